@@ -1,0 +1,1 @@
+"""Lowering of specjax programs to torch_npu (not built yet: see CHANGELOG)."""

@@ -1,0 +1,3 @@
+"""Exact, checkable, explorable speculative decoding, in JAX."""
+
+__version__ = "0.1.0"

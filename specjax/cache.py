@@ -1,0 +1,52 @@
+"""The key-value cache: allocate, move an accepted path to the front, join a batch.
+
+Rollback needs no function: entries past ``lengths`` are garbage, so it is ``lengths``.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from specjax.types import Cache, State
+
+
+def init_cache(
+    num_layers: int, num_heads: int, head_dim: int, dtype: str, batch_size: int, capacity: int
+) -> Cache:
+    """Allocate zeros: one [B, H, T, d] leaf per layer, updated in place under donation."""
+    shape = (batch_size, num_heads, capacity, head_dim)
+    return Cache(
+        keys=tuple(jnp.zeros(shape, dtype) for _ in range(num_layers)),
+        values=tuple(jnp.zeros(shape, dtype) for _ in range(num_layers)),
+        lengths=jnp.zeros(batch_size, jnp.int32),
+    )
+
+
+def advance(cache: Cache, count: Int[Array, "B"]) -> Cache:
+    """Keep ``count`` nodes that already lie where they belong (a chain's accepted prefix)."""
+    return cache._replace(lengths=cache.lengths + count)
+
+
+def keep(cache: Cache, path: Int[Array, "B K1"], count: Int[Array, "B"]) -> Cache:
+    """Move a tree's accepted path to the front, then advance.
+
+    Column 0 is the root, already in place; a chain calls ``advance`` instead, since a
+    gather followed by a scatter of slots that do not move only costs time.
+    """
+    rows = jnp.arange(path.shape[0])[:, None]
+    source = cache.lengths[:, None] + path[:, 1:]
+    goal = cache.lengths[:, None] + jnp.arange(1, path.shape[1])[None]
+
+    def move(leaf):
+        return leaf.at[rows, :, goal].set(leaf[rows, :, source], mode="drop")
+
+    moved = cache._replace(
+        keys=tuple(move(leaf) for leaf in cache.keys),
+        values=tuple(move(leaf) for leaf in cache.values),
+    )
+    return advance(moved, count)
+
+
+def admit(state: State, slot: Int[Array, ""], row: State) -> State:
+    """Put a one-row state into a slot of a batch: B leads every leaf, so this is one map."""
+    return jax.tree.map(lambda all_rows, one: all_rows.at[slot].set(one[0]), state, row)

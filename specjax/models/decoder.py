@@ -1,0 +1,166 @@
+"""The decoder, declared: one nnx module whose variations are facts of ``ModelConfig``.
+
+Attribute paths follow Hugging Face's names. Modules compute and never assign.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int
+
+from specjax import ops
+from specjax.config import ModelConfig
+from specjax.models.rope import rope_angles
+from specjax.topology import attention_mask
+from specjax.types import Cache, Output
+
+
+class Linear(nnx.Module):
+    """A stored matrix [out, in] and, where the architecture has one, a bias."""
+
+    def __init__(self, size_in: int, size_out: int, *, bias: bool, dtype: str, rngs: nnx.Rngs):
+        scale = size_in**-0.5
+        self.weight = nnx.Param(jax.random.normal(rngs(), (size_out, size_in), dtype) * scale)
+        self.bias = nnx.Param(jnp.zeros(size_out, dtype)) if bias else None
+
+    def __call__(self, x: Float[Array, "*lead I"]) -> Float[Array, "*lead O"]:
+        return ops.linear(x, self.weight[...], None if self.bias is None else self.bias[...])
+
+
+class Norm(nnx.Module):
+    """RMSNorm, or LayerNorm where there is a bias."""
+
+    def __init__(self, config: ModelConfig, size: int):
+        self.epsilon = config.norm_eps
+        self.weight = nnx.Param(jnp.ones(size, config.dtype))
+        bias = config.norm == "layer"
+        self.bias = nnx.Param(jnp.zeros(size, config.dtype)) if bias else None
+
+    def __call__(self, x: Float[Array, "*lead D"]) -> Float[Array, "*lead D"]:
+        if self.bias is None:
+            return ops.rms_norm(x, self.weight[...], self.epsilon)
+        return ops.layer_norm(x, self.weight[...], self.bias[...], self.epsilon)
+
+
+class Embedding(nnx.Module):
+    """A table of rows."""
+
+    def __init__(self, rows: int, size: int, *, dtype: str, rngs: nnx.Rngs):
+        self.weight = nnx.Param(jax.random.normal(rngs(), (rows, size), dtype) * size**-0.5)
+
+    def __call__(self, index: Int[Array, "*lead"]) -> Float[Array, "*lead D"]:
+        return self.weight[...][index]
+
+
+class Attention(nnx.Module):
+    """Grouped-query attention over the cache."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
+        self.head_dim = config.head_dim
+        wide, narrow = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        size, bias, dtype = config.hidden_size, config.qkv_bias, config.dtype
+        self.q_proj = Linear(size, wide, bias=bias, dtype=dtype, rngs=rngs)
+        self.k_proj = Linear(size, narrow, bias=bias, dtype=dtype, rngs=rngs)
+        self.v_proj = Linear(size, narrow, bias=bias, dtype=dtype, rngs=rngs)
+        self.o_proj = Linear(wide, size, bias=config.output_bias, dtype=dtype, rngs=rngs)
+        self.q_norm = Norm(config, config.head_dim) if config.qk_norm else None
+        self.k_norm = Norm(config, config.head_dim) if config.qk_norm else None
+
+    def __call__(self, x, angles, mask, keys, values, slots):
+        heads = (*x.shape[:2], -1, self.head_dim)
+        q, k = self.q_proj(x).reshape(heads), self.k_proj(x).reshape(heads)
+        v = self.v_proj(x).reshape(heads)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        if angles is not None:
+            q, k = ops.rotate(q, *angles), ops.rotate(k, *angles)
+        keys, values = ops.write_kv(keys, k, slots), ops.write_kv(values, v, slots)
+        window = mask.shape[2]
+        mixed = ops.attention(q, keys[:, :, :window], values[:, :, :window], mask)
+        return self.o_proj(mixed.reshape(*x.shape[:2], -1)), keys, values
+
+
+class MLP(nnx.Module):
+    """SwiGLU, or two matrices with ReLU (OPT)."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
+        size, wide = config.hidden_size, config.intermediate_size
+        facts = {"bias": config.mlp_bias, "dtype": config.dtype, "rngs": rngs}
+        self.gate_proj = Linear(size, wide, **facts) if config.mlp == "swiglu" else None
+        self.up_proj = Linear(size, wide, **facts)
+        self.down_proj = Linear(wide, size, **facts)
+
+    def __call__(self, x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
+        if self.gate_proj is None:
+            return self.down_proj(jax.nn.relu(self.up_proj(x)))
+        return self.down_proj(ops.swiglu(self.gate_proj(x), self.up_proj(x)))
+
+
+class Layer(nnx.Module):
+    """One pre-norm transformer block."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
+        self.input_layernorm = Norm(config, config.hidden_size)
+        self.self_attn = Attention(config, rngs=rngs)
+        self.post_attention_layernorm = Norm(config, config.hidden_size)
+        self.mlp = MLP(config, rngs=rngs)
+
+    def __call__(self, x, angles, mask, keys, values, slots):
+        mixed, keys, values = self.self_attn(
+            self.input_layernorm(x), angles, mask, keys, values, slots
+        )
+        x = x + mixed
+        return x + self.mlp(self.post_attention_layernorm(x)), keys, values
+
+
+class Decoder(nnx.Module):
+    """Embed, pass the layers, normalise; the LM head is asked for separately."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
+        size, dtype = config.hidden_size, config.dtype
+        self.config = config
+        self.embed_tokens = Embedding(config.vocab_size, size, dtype=dtype, rngs=rngs)
+        learned = config.positions == "learned"
+        rows = config.max_position_embeddings + config.position_offset
+        self.embed_positions = (
+            Embedding(rows, size, dtype=dtype, rngs=rngs) if learned else None
+        )
+        self.layers = nnx.List(Layer(config, rngs=rngs) for _ in range(config.num_layers))
+        self.norm = Norm(config, size)
+        self.lm_head = (
+            None
+            if config.tie_word_embeddings
+            else Linear(size, config.vocab_size, bias=False, dtype=dtype, rngs=rngs)
+        )
+
+    def __call__(
+        self,
+        tokens: Int[Array, "B N"],
+        positions: Int[Array, "B N"],
+        visible: Bool[Array, "B1 N M"],
+        cache: Cache,
+        window: int,
+        taps: tuple[int, ...] = (),
+    ) -> tuple[Output, Cache]:
+        x, angles = self.embed_tokens(tokens), None
+        if self.embed_positions is None:
+            angles = rope_angles(self.config, positions)
+        else:
+            x = x + self.embed_positions(positions + self.config.position_offset)
+        mask = attention_mask(cache.lengths, visible, window)
+        first = cache.lengths + (visible.shape[2] - tokens.shape[1])
+        slots = first[:, None] + jnp.arange(tokens.shape[1])[None]
+        keys, values, stream = list(cache.keys), list(cache.values), [x]
+        for i, layer in enumerate(self.layers):
+            x, keys[i], values[i] = layer(x, angles, mask, keys[i], values[i], slots)
+            stream.append(x)
+        tapped = [stream[i] for i in taps]
+        empty = jnp.zeros((*tokens.shape, 0, self.config.hidden_size), x.dtype)
+        output = Output(self.norm(x), jnp.stack(tapped, axis=2) if tapped else empty)
+        return output, cache._replace(keys=tuple(keys), values=tuple(values))
+
+    def logits(self, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
+        """Score the vocabulary, in float32."""
+        if self.lm_head is None:
+            return ops.linear(hidden, self.embed_tokens.weight[...]).astype(jnp.float32)
+        return self.lm_head(hidden).astype(jnp.float32)

@@ -1,0 +1,137 @@
+"""The types every part of specjax speaks: four nouns and what travels between them.
+
+Sizes: B rows, T capacity, N nodes, K depth, V vocabulary, D hidden, H heads, A tapped
+layers, P positions observed at once. What lies past a length is garbage.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from jaxtyping import Array, Bool, Float, Int, Key
+
+PyTree = Any
+
+RUNNING, STOPPED, LENGTH, IDLE = 0, 1, 2, 3  # Text.reason
+
+
+class Text(NamedTuple):
+    """The only truth about a request: its tokens, and where they start and end."""
+
+    tokens: Int[Array, "B T"]  # garbage past lengths
+    starts: Int[Array, "B"]  # prompt lengths
+    lengths: Int[Array, "B"]  # committed tokens
+    limits: Int[Array, "B"]  # stop when lengths == limits
+    reason: Int[Array, "B"]  # RUNNING, STOPPED, LENGTH or IDLE; only running rows commit
+
+
+class Cache(NamedTuple):
+    """Keys and values, one leaf per layer; while a row runs it lags the text by the root."""
+
+    keys: tuple[Float[Array, "B H T d"], ...]
+    values: tuple[Float[Array, "B H T d"], ...]
+    lengths: Int[Array, "B"]
+
+
+class Draft(NamedTuple):
+    """A tree of proposals per row; node 0 is the root, the last committed token."""
+
+    tokens: Int[Array, "B N"]
+    parents: Int[Array, "B N"]  # parents[:, 0] == 0; parents[:, i] < i
+    valid: Bool[Array, "B N"]  # False on padding nodes; the root is always valid
+    probs: Float[Array, "B N V"] | None  # law each node was drawn from; None: the target decides
+
+
+class Output(NamedTuple):
+    """What one target forward shows."""
+
+    hidden: Float[Array, "B N D"]  # before the LM head
+    taps: Float[Array, "B N A D"]  # the residual stream after the tapped layers
+
+
+class Verdict(NamedTuple):
+    """What the target said about a draft."""
+
+    path: Int[Array, "B K1"]  # the node behind each emitted token: root, then accepted drafts
+    tokens: Int[Array, "B K1"]  # accepted tokens, one recovered or bonus token, then garbage
+    num_accepted: Int[Array, "B"]
+
+
+class Observation(NamedTuple):
+    """What a drafter may learn; the same type per prefill chunk and per step."""
+
+    tokens: Int[Array, "B P"]  # the committed token that FOLLOWS position start + i
+    hidden: Float[Array, "B P D"]  # of position start + i
+    taps: Float[Array, "B P A D"]
+    start: Int[Array, "B"]
+    count: Int[Array, "B"]  # how many of the P are real
+
+
+class Logprobs(NamedTuple):
+    """Log probabilities under the raw target law: column 0 is the emitted token itself."""
+
+    ids: Int[Array, "B P L1"]
+    values: Float[Array, "B P L1"]
+    ranks: Int[Array, "B P"]  # 1 for the most likely token
+
+
+class StepInfo(NamedTuple):
+    """What one round did; every metric derives from these. Rows that do not run report 0."""
+
+    num_drafted: Int[Array, "B"]
+    num_accepted: Int[Array, "B"]  # before truncation
+    num_emitted: Int[Array, "B"]  # after truncation
+    logprobs: Logprobs | None
+
+
+class Drafter(NamedTuple):
+    """Everything a drafting method is. ``propose`` extrapolates, ``observe`` catches up."""
+
+    init: Callable  # (params, batch_size, capacity) -> drafter_state
+    propose: Callable  # (params, state, text, sampling, keys, window) -> (Draft, state)
+    observe: Callable  # (params, state, text, Observation, window) -> state
+    depth: int  # K
+    nodes: int  # N (chain: K + 1)
+
+
+class Target(NamedTuple):
+    """The big model, as functions; see ``models.build`` for their contracts."""
+
+    init_cache: Callable  # (batch_size, capacity) -> Cache
+    forward: Callable  # (params, tokens, positions, visible, cache, window) -> (Output, Cache)
+    logits: Callable  # (params, hidden) -> Float[..., V]
+    vocab_size: int
+
+
+class Rule(NamedTuple):
+    """A verification rule and the noise it wants."""
+
+    address: Callable  # (keys, text, draft, sampling, vocab_size) -> noise, a pytree of arrays
+    verify: Callable  # (noise, draft, logits, text, sampling, depth) -> Verdict
+
+
+class Engine(NamedTuple):
+    """Everything static about a generation: the one static argument of jit."""
+
+    target: Target
+    drafter: Drafter
+    rule: Rule
+    window: int  # attention reads this prefix of the cache
+    num_logprobs: int | None = None
+    num_prompt_logprobs: int | None = None
+
+
+class Params(NamedTuple):
+    """Weights, always an argument of jit."""
+
+    target: PyTree
+    draft: PyTree
+
+
+class State(NamedTuple):
+    """Everything that changes. B leads every leaf."""
+
+    text: Text
+    cache: Cache
+    drafter: PyTree
+    sampling: Any  # specjax.sampling.Sampling
+    keys: Key[Array, "B"]
