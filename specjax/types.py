@@ -100,6 +100,7 @@ class Target(NamedTuple):
     forward: Callable  # (params, tokens, positions, visible, cache, window) -> (Output, Cache)
     logits: Callable  # (params, hidden) -> Float[..., V]
     vocab_size: int
+    hidden_size: int
 
 
 class Rule(NamedTuple):

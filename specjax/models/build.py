@@ -60,4 +60,4 @@ def build_target(config: ModelConfig, taps: tuple[int, ...] = ()) -> Target:
             capacity,
         )
 
-    return Target(allocate, forward, logits, config.vocab_size)
+    return Target(allocate, forward, logits, config.vocab_size, config.hidden_size)

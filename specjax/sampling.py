@@ -1,0 +1,235 @@
+"""From logits to a choice: constraints, truncation, and noise addressed by position.
+
+A field of ``Sampling`` that is None is absent from the compiled program, so rows that ask
+for nothing pay for nothing. Noise is an array made from (row seed, token index, stream);
+nothing random is carried from step to step.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from specjax.topology import ancestors
+from specjax.types import Draft, Logprobs, Text
+
+FORBIDDEN = -1e30
+CHOOSE, ACCEPT, RECOVER, PROPOSE = range(4)  # streams: no two uses share a number
+
+
+class Penalties(NamedTuple):
+    """Repetition counts prompt and output; presence and frequency count output only."""
+
+    repetition: Float[Array, "B"]
+    presence: Float[Array, "B"]
+    frequency: Float[Array, "B"]
+
+
+class Sampling(NamedTuple):
+    """How each row turns logits into tokens, and when it stops."""
+
+    temperature: Float[Array, "B"]  # 0: the most likely token
+    max_draft: Int[Array, "B"]  # draft at most this deep; 0 is plain decoding
+    stop_ids: Int[Array, "B S"]  # padded with V
+    min_tokens: Int[Array, "B"] | None = None  # no stop id before this many output tokens
+    top_k: Int[Array, "B"] | None = None  # V: off
+    top_p: Float[Array, "B"] | None = None  # 1: off
+    min_p: Float[Array, "B"] | None = None  # 0: off
+    penalties: Penalties | None = None
+    bias: Float[Array, "B V"] | None = None  # logit_bias, and FORBIDDEN outside allowed ids
+    bad_words: Int[Array, "B W L"] | None = None  # right-aligned, padded with V on the left
+
+
+def row_key(seed: int) -> Key[Array, ""]:
+    """Make a row's key from all 64 bits of its seed (``jax.random.key`` drops the upper 32)."""
+    words = np.array([(seed >> 32) & 0xFFFFFFFF, seed & 0xFFFFFFFF], np.uint32)
+    return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
+
+
+def address(
+    keys: Key[Array, "B"], positions: Int[Array, "B N"], stream: int
+) -> Key[Array, "B N"]:
+    """Name the noise that decides the token at each index of each row's text."""
+
+    def one(key, position):
+        return jax.random.fold_in(jax.random.fold_in(key, position), stream)
+
+    return jax.vmap(jax.vmap(one, (None, 0)))(keys, positions)
+
+
+def draw(sampler, keys: Key[Array, "B N"], size: int, wanted: Bool[Array, ""]):
+    """Draw float32 noise [B, N, size], or zeros where no row wants any (all greedy)."""
+
+    def fresh():
+        return jax.vmap(jax.vmap(lambda key: sampler(key, (size,), jnp.float32)))(keys)
+
+    return jax.lax.cond(wanted, fresh, lambda: jnp.zeros((*keys.shape, size), jnp.float32))
+
+
+def gumbel(keys, positions, stream, sampling: Sampling, vocab_size: int) -> Float[Array, "B N V"]:
+    """Draw Gumbel noise: argmax(logits + T * gumbel) is a sample of softmax(logits / T)."""
+    hot = jnp.any(sampling.temperature > 0)
+    return draw(jax.random.gumbel, address(keys, positions, stream), vocab_size, hot)
+
+
+def choose(
+    logits: Float[Array, "B N V"], noise: Float[Array, "B N V"], sampling: Sampling
+) -> Int[Array, "B N"]:
+    """Sample by the Gumbel trick; temperature 0 needs no case of its own."""
+    return jnp.argmax(logits + sampling.temperature[:, None, None] * noise, axis=-1).astype(
+        jnp.int32
+    )
+
+
+def trail(draft: Draft, vocab_size: int) -> Int[Array, "B N P"]:
+    """List the drafted tokens on each node's path, in order; V where a node is not on it.
+
+    The root is left out: it is committed text already.
+    """
+    on_path = ancestors(draft.parents)[:, :, 1:]
+    return jnp.where(on_path, draft.tokens[:, None, 1:], vocab_size)
+
+
+def constrain(
+    logits: Float[Array, "B N V"], path: Int[Array, "B N P"], text: Text, sampling: Sampling
+) -> Float[Array, "B N V"]:
+    """Apply all that a request asks of its logits, given each node's drafted path.
+
+    vLLM's order: allowed ids and bias, bad words, min_tokens, penalties, then truncation.
+    """
+    vocab_size = logits.shape[-1]
+    depth = (path < vocab_size).sum(axis=-1, dtype=jnp.int32)
+    if sampling.bias is not None:
+        logits = logits + sampling.bias[:, None]
+    if sampling.bad_words is not None:
+        banned = complete_bad_words(path, depth, text, sampling.bad_words, vocab_size)
+        logits = forbid(logits, banned)
+    if sampling.min_tokens is not None:
+        early = (text.lengths - text.starts)[:, None] + depth < sampling.min_tokens[:, None]
+        banned = jnp.where(early[:, :, None], sampling.stop_ids[:, None], vocab_size)
+        logits = forbid(logits, banned)
+    if sampling.penalties is not None:
+        logits = penalise(logits, path, text, sampling.penalties)
+    return truncate(logits, sampling)
+
+
+def forbid(logits: Float[Array, "B N V"], ids: Int[Array, "B N S"]) -> Float[Array, "B N V"]:
+    """Forbid the listed ids; V stands for none."""
+    rows = jnp.arange(logits.shape[0])[:, None, None]
+    nodes = jnp.arange(logits.shape[1])[None, :, None]
+    return logits.at[rows, nodes, ids].set(FORBIDDEN, mode="drop")
+
+
+def penalise(
+    logits: Float[Array, "B N V"], path: Int[Array, "B N P"], text: Text, penalties: Penalties
+) -> Float[Array, "B N V"]:
+    """Penalise what the row's text, and the node's own path, already contain."""
+    batch, nodes, vocab_size = logits.shape
+    rows, index = jnp.arange(batch)[:, None], jnp.arange(text.tokens.shape[1])[None]
+    written = (index >= text.starts[:, None]) & (index < text.lengths[:, None])
+    prompt = jnp.where(index < text.starts[:, None], text.tokens, vocab_size)
+    output = jnp.where(written, text.tokens, vocab_size)
+    none = jnp.zeros((batch, vocab_size), jnp.float32)
+    in_prompt = none.at[rows, prompt].set(1.0, mode="drop") > 0
+    counts = none.at[rows, output].add(1.0, mode="drop")[:, None]
+    drafted = jnp.zeros(logits.shape, jnp.float32)
+    counts = counts + drafted.at[rows[:, :, None], jnp.arange(nodes)[None, :, None], path].add(
+        1.0, mode="drop"
+    )
+    factor = penalties.repetition[:, None, None]
+    factor = jnp.where(in_prompt[:, None] | (counts > 0), factor, 1.0)
+    logits = jnp.where(logits > 0, logits / factor, logits * factor)
+    logits = logits - penalties.frequency[:, None, None] * counts
+    return logits - penalties.presence[:, None, None] * (counts > 0)
+
+
+def complete_bad_words(
+    path: Int[Array, "B N P"],
+    depth: Int[Array, "B N"],
+    text: Text,
+    words: Int[Array, "B W L"],
+    vocab_size: int,
+) -> Int[Array, "B N W"]:
+    """Return the token that would complete each bad word at each node, V where none would.
+
+    A word's first tokens are sought at the end of the output (never of the prompt).
+    """
+    rank = jnp.flip(jnp.cumsum(jnp.flip(path < vocab_size, -1), -1), -1)  # 1: the last
+    matches = words[:, None, :, -1] < vocab_size
+    for distance in range(1, words.shape[-1]):
+        here = (rank == distance) & (path < vocab_size)
+        drafted = jnp.where(here, path, 0).sum(axis=-1, dtype=jnp.int32)
+        place = text.lengths[:, None] + depth - distance
+        known = place >= text.starts[:, None]
+        index = jnp.clip(place, 0, text.tokens.shape[1] - 1)
+        written = jnp.take_along_axis(text.tokens, index, axis=1)
+        token = jnp.where(distance <= depth, drafted, jnp.where(known, written, -1))
+        wanted = words[:, None, :, -1 - distance]
+        matches &= (wanted == vocab_size) | (wanted == token[:, :, None])
+    return jnp.where(matches, words[:, None, :, -1], vocab_size)
+
+
+def truncate(logits: Float[Array, "B N V"], sampling: Sampling) -> Float[Array, "B N V"]:
+    """Forbid what min-p, top-k and top-p cut off, at the row's temperature.
+
+    Finds each threshold by bisection over the 2^30 bit patterns of floats in [0, 1], which
+    order as the floats do: exact, and no sort. Ties at a threshold all stay.
+    """
+    if sampling.top_k is None and sampling.top_p is None and sampling.min_p is None:
+        return logits
+    temperature = jnp.maximum(sampling.temperature, 1e-5)[:, None, None]
+    weights = jnp.exp((logits - logits.max(axis=-1, keepdims=True)) / temperature)
+    if sampling.min_p is not None:
+        weights = jnp.where(weights >= sampling.min_p[:, None, None], weights, 0.0)
+    if sampling.top_k is not None:
+        ones = jnp.ones_like(weights)
+        goal = jnp.minimum(sampling.top_k, logits.shape[-1]).astype(jnp.float32)[:, None]
+        weights = jnp.where(weights >= threshold(weights, ones, goal), weights, 0.0)
+    if sampling.top_p is not None:
+        top_p = sampling.top_p[:, None]
+        kept = weights >= threshold(weights, weights, top_p * weights.sum(axis=-1))
+        weights = jnp.where(kept | (top_p >= 1)[:, :, None], weights, 0.0)
+    return jnp.where(weights > 0, logits, FORBIDDEN)
+
+
+def threshold(
+    weights: Float[Array, "B N V"], mass: Float[Array, "B N V"], goal: Float[Array, "B N"]
+) -> Float[Array, "B N 1"]:
+    """Find the largest t for which the mass of {weights >= t} reaches the goal, or 0."""
+    bits = jax.lax.bitcast_convert_type(weights, jnp.int32)
+
+    def halve(_, bounds):
+        low, high = bounds
+        middle = low + (high - low) // 2
+        reached = jnp.where(bits >= middle[:, :, None], mass, 0.0).sum(axis=-1) >= goal
+        return jnp.where(reached, middle, low), jnp.where(reached, high, middle)
+
+    shape = weights.shape[:2]
+    one = int(np.float32(1.0).view(np.int32))
+    start = (jnp.zeros(shape, jnp.int32), jnp.full(shape, one + 1, jnp.int32))
+    low, _ = jax.lax.fori_loop(0, 30, halve, start)
+    return jax.lax.bitcast_convert_type(low, jnp.float32)[:, :, None]
+
+
+def law(logits: Float[Array, "B N V"], sampling: Sampling) -> Float[Array, "B N V"]:
+    """Return the probabilities softmax(logits / T); one-hot at temperature 0."""
+    temperature = sampling.temperature[:, None, None]
+    soft = jax.nn.softmax(logits / jnp.maximum(temperature, 1e-5), axis=-1)
+    hard = jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1], dtype=jnp.float32)
+    return jnp.where(temperature > 0, soft, hard)
+
+
+def score(
+    logits: Float[Array, "B P V"], tokens: Int[Array, "B P"], num_logprobs: int
+) -> Logprobs:
+    """Report each token's raw log probability and rank, and the ``num_logprobs`` best."""
+    logprobs = jax.nn.log_softmax(logits, axis=-1)
+    own = jnp.take_along_axis(logprobs, tokens[:, :, None], axis=-1)
+    best, ids = jax.lax.top_k(logprobs, num_logprobs)
+    return Logprobs(
+        ids=jnp.concatenate([tokens[:, :, None], ids.astype(jnp.int32)], axis=-1),
+        values=jnp.concatenate([own, best], axis=-1),
+        ranks=(logprobs >= own).sum(axis=-1, dtype=jnp.int32),
+    )
