@@ -1,0 +1,98 @@
+"""From folders and options to an ``Engine`` and its ``Params``."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from jax.sharding import Mesh
+
+from specjax.bundled import BUNDLED
+from specjax.config import ModelConfig
+from specjax.drafters.draft_model import draft_model
+from specjax.drafters.ngram import ngram
+from specjax.drafters.none import none
+from specjax.engine.device import shard
+from specjax.engine.speculative import SpeculativeConfig
+from specjax.engine.tokenizer import Tokenizer, load_tokenizer
+from specjax.models.build import build_target
+from specjax.types import Engine, Params, PyTree
+from specjax.verify.rejection import rejection
+from specjax.verify.walk import walk
+from specjax.weights.hf_config import read_config
+from specjax.weights.load import load_params
+
+
+class Model(NamedTuple):
+    """A checkpoint, described but not yet loaded."""
+
+    folder: Path
+    config: ModelConfig
+    tokenizer: Tokenizer
+
+
+def resolve(model: str | Path) -> Path:
+    """Return the folder of a checkpoint: a path, ``"bundled"`` or ``"bundled:draft"``.
+
+    Raises ValueError for a name that is no folder: specjax never downloads.
+    """
+    if str(model) in BUNDLED:
+        return BUNDLED[str(model)]
+    folder = Path(model).expanduser()
+    if not folder.is_dir():
+        raise ValueError(
+            f"model {str(model)!r} is not a folder. specjax does not download: pass the path of "
+            f"a Hugging Face checkpoint, or one of {', '.join(map(repr, BUNDLED))}."
+        )
+    return folder
+
+
+def describe(model: str | Path, dtype: str, max_model_len: int | None = None) -> Model:
+    """Read everything about a checkpoint but its weights, refusing what is not implemented."""
+    folder = resolve(model)
+    config = read_config(folder, dtype=dtype, max_model_len=max_model_len)
+    return Model(folder, config, load_tokenizer(folder))
+
+
+def check_pair(target: Model, draft: Model) -> None:
+    """Make sure that both read the same token ids.
+
+    Raises ValueError naming the first difference.
+    """
+    if target.config.vocab_size != draft.config.vocab_size:
+        raise ValueError(
+            f"target and draft model must have the same vocabulary: {target.folder} has "
+            f"{target.config.vocab_size} tokens, {draft.folder} has {draft.config.vocab_size}."
+        )
+    ours, theirs = (m.tokenizer.backend.get_vocab() for m in (target, draft))
+    for word in sorted(ours.keys() | theirs.keys(), key=lambda w: ours.get(w, theirs.get(w, 0))):
+        if ours.get(word) != theirs.get(word):
+            raise ValueError(
+                f"target and draft model must have the same vocabulary: token {word!r} is "
+                f"{ours.get(word)} in {target.folder} and {theirs.get(word)} in {draft.folder}."
+            )
+
+
+def build_engine(
+    target: Model, draft: Model | None, config: SpeculativeConfig | None
+) -> Engine:
+    """Choose drafter and rule. A draft with a law of its own needs rejection; others walk."""
+    model = build_target(target.config)
+    if config is None:
+        return Engine(model, none, walk, window=0)
+    depth = config.num_speculative_tokens
+    if config.method == "ngram":
+        assert config.prompt_lookup_max and config.prompt_lookup_min
+        drafter = ngram(depth, config.prompt_lookup_max, config.prompt_lookup_min)
+        return Engine(model, drafter, walk, window=0)
+    assert draft is not None
+    sampled = config.draft_sample_method == "probabilistic"
+    drafter = draft_model(build_target(draft.config), depth, config.draft_sample_method)
+    return Engine(model, drafter, rejection if sampled else walk, window=0)
+
+
+def load(target: Model, draft: Model | None, mesh: Mesh) -> Params:
+    """Read the weights, after everything that can be refused has been."""
+
+    def read(model: Model) -> PyTree:
+        return shard(load_params(model.folder, model.config), mesh)
+
+    return Params(read(target), None if draft is None else read(draft))

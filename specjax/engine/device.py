@@ -1,0 +1,50 @@
+"""Choose where the weights live: one device, or several that share them."""
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from specjax.types import PyTree
+
+SPLIT_OUTPUTS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")  # column parallel
+SPLIT_INPUTS = ("o_proj", "down_proj")  # row parallel: XLA adds the all-reduce
+
+
+def choose_devices(device: str, tensor_parallel_size: int) -> Mesh:
+    """Return a mesh of ``tensor_parallel_size`` devices of a jax platform.
+
+    Raises ValueError naming the remedy for a platform or a number that is not there.
+    """
+    if device == "npu":
+        raise ValueError(
+            "device='npu' is not in this version of specjax: use 'auto', 'cpu', 'gpu' or 'tpu'."
+        )
+    try:
+        found = jax.devices(None if device == "auto" else device)
+    except RuntimeError:
+        raise ValueError(
+            f"device {device!r} is not available: jax sees "
+            f"{sorted({d.platform for d in jax.devices()})}. Install the jax build for it, or "
+            "use device='auto'."
+        ) from None
+    if not 1 <= tensor_parallel_size <= len(found):
+        raise ValueError(
+            f"tensor_parallel_size={tensor_parallel_size} needs as many devices, and jax sees "
+            f"{len(found)}: use tensor_parallel_size between 1 and {len(found)}."
+        )
+    return Mesh(np.array(found[:tensor_parallel_size]), ("tensor",))
+
+
+def shard(params: PyTree, mesh: Mesh) -> PyTree:
+    """Split the matrices of attention and MLP over the mesh, replicate the rest."""
+
+    def place(path, leaf):
+        names = [getattr(key, "key", None) for key in path]
+        split: tuple = (None,) * leaf.ndim
+        if any(name in SPLIT_OUTPUTS for name in names):
+            split = ("tensor", *split[1:])
+        elif any(name in SPLIT_INPUTS for name in names) and leaf.ndim == 2:
+            split = (None, "tensor")
+        return jax.device_put(leaf, NamedSharding(mesh, PartitionSpec(*split)))
+
+    return jax.tree_util.tree_map_with_path(place, params)

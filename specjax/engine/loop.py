@@ -1,0 +1,181 @@
+"""Drive ``prefill`` and ``generate`` over a queue of requests, slot by slot.
+
+Each request is read alone, as a batch of one, and admitted to a slot; so what a row
+computes while it is read never depends on its mates. Everything compiled here is compiled
+once per (layout, slots, capacity, window).
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specjax import cache, decode
+from specjax.engine.rows import Request, bucket, idle, layout, row
+from specjax.types import RUNNING, STOPPED, Engine, Params, State, StepInfo
+
+HISTORY = 64  # rounds per entry of the compiled loop
+PREFILL_CHUNK = 256
+LEAST_WINDOW = 64
+
+init_state = jax.jit(decode.init_state, static_argnums=0)
+prefill = jax.jit(decode.prefill, static_argnums=(0, 4), donate_argnums=2)
+generate = jax.jit(decode.generate, static_argnums=(0, 5), donate_argnums=2)
+admit = jax.jit(cache.admit, donate_argnums=0)
+
+
+class Round(NamedTuple):
+    """What one round did for one request; ``tokens`` are committed."""
+
+    tokens: list[int]
+    num_drafted: int
+    num_accepted: int
+    logprobs: Any  # per token: (ids, values, rank), or None
+
+
+@dataclass
+class Progress:
+    """A request on its way: what the loop knows, and what it reports."""
+
+    index: int
+    request: Request
+    rounds: list[Round] = field(default_factory=list)  # rounds[0] is the undrafted first token
+    prompt_logprobs: list[Any] = field(default_factory=list)
+    finish_reason: str | None = None
+
+    @property
+    def tokens(self) -> list[int]:
+        """All output tokens so far."""
+        return [token for one in self.rounds for token in one.tokens]
+
+    def cut(self, num_tokens: int) -> None:
+        """Keep the first ``num_tokens`` output tokens and the rounds that made them."""
+        kept = []
+        for one in self.rounds:
+            if num_tokens <= 0:
+                break
+            logprobs = one.logprobs and one.logprobs[:num_tokens]
+            kept.append(one._replace(tokens=one.tokens[:num_tokens], logprobs=logprobs))
+            num_tokens -= len(one.tokens)
+        self.rounds = kept
+
+
+Watch = Callable[[Progress], int | None]  # how many output tokens to keep, if it should stop
+
+
+def run(
+    engine: Engine,
+    params: Params,
+    requests: Sequence[Request],
+    *,
+    max_num_seqs: int,
+    watch: Watch | None = None,
+    max_rounds: int = HISTORY,
+) -> Iterator[Progress]:
+    """Complete all requests; yield a request's ``Progress`` whenever it has grown.
+
+    First come, first served: a slot is refilled as soon as it is free. ``engine.window``
+    is set here. ``watch`` sees each request that has grown and may stop it.
+    """
+    if not requests:
+        return
+    shape = layout(requests, engine.target.vocab_size, engine.drafter.depth)
+    capacity = bucket(max(r.limit for r in requests) + engine.drafter.nodes, LEAST_WINDOW)
+    slots = bucket(min(len(requests), max_num_seqs), 1)
+    slots = min(slots, max_num_seqs)
+    state = init_state(engine, params, *idle(slots, shape, capacity))
+    waiting = deque(Progress(i, request) for i, request in enumerate(requests))
+    live: dict[int, Progress] = {}
+    while waiting or live:
+        free = [slot for slot in range(slots) if slot not in live]
+        for slot in free[: len(waiting)]:
+            progress = waiting.popleft()
+            one = read_prompt(engine, params, progress, shape, capacity)
+            settle(progress, int(one.text.reason[0]), watch)
+            yield progress
+            if progress.finish_reason is None:
+                state, live[slot] = admit(state, slot, one), progress
+        if not live:
+            continue
+        engine = engine._replace(window=fit_window(engine, live.values(), capacity))
+        min_running = len(live) if waiting else 1
+        state, infos, rounds = generate(engine, params, state, max_rounds, min_running, HISTORY)
+        if rounds == 0:
+            raise RuntimeError(f"no progress in a window of {engine.window}: {capacity=}")
+        text, infos = jax.device_get((state.text, infos))
+        for slot, progress in list(live.items()):
+            unpack(progress, slot, text.tokens[slot], infos, int(rounds))
+            settle(progress, int(text.reason[slot]), watch)
+            yield progress
+            if progress.finish_reason is not None:
+                del live[slot]
+                if text.reason[slot] == RUNNING:
+                    state = stop(state, slot)
+
+
+def read_prompt(engine, params, progress: Progress, shape, capacity: int) -> State:
+    """Prefill one request in chunks, alone; it comes out with its first token."""
+    request = progress.request
+    state = init_state(engine, params, *row(request, shape, capacity))
+    length = len(request.prompt)
+    chunk = min(bucket(length, 16), PREFILL_CHUNK)
+    for start in range(0, length, chunk):
+        window = min(bucket(start + chunk + 1, LEAST_WINDOW), capacity)
+        state, info, prompt = prefill(engine._replace(window=window), params, state, start, chunk)
+        if prompt is not None:
+            ids, values, ranks = jax.device_get(prompt)
+            real = min(chunk, length - 1 - start)
+            progress.prompt_logprobs += list(zip(ids[0], values[0], ranks[0], strict=True))[:real]
+    text, infos = jax.device_get((state.text, jax.tree.map(lambda x: x[None], info)))
+    unpack(progress, 0, text.tokens[0], infos, 1)
+    return state
+
+
+def fit_window(engine: Engine, live, capacity: int) -> int:
+    """Choose the prefix of the cache to read: a power of two, and few different ones.
+
+    Every window recompiles the step, so when the largest that will ever be needed is at
+    most four times the smallest that serves now, begin with it.
+    """
+    nodes = engine.drafter.nodes
+    now = max(len(p.request.prompt) + len(p.tokens) for p in live) + nodes
+    ever = max(p.request.limit for p in live) + nodes
+    now, ever = bucket(now, LEAST_WINDOW), bucket(ever, LEAST_WINDOW)
+    return min(ever if ever <= 4 * now else now, capacity)
+
+
+def unpack(progress: Progress, slot: int, row_tokens, infos: StepInfo, rounds: int) -> None:
+    """Append a slot's part of the stacked infos to its request."""
+    end = len(progress.request.prompt) + len(progress.tokens)
+    for r in range(rounds):
+        count = int(infos.num_emitted[r, slot])
+        if not count:
+            continue
+        logprobs = None
+        if infos.logprobs is not None:
+            ids, values, ranks = (leaf[r, slot, :count] for leaf in infos.logprobs)
+            logprobs = list(zip(ids, values, ranks, strict=True))
+        drafted, accepted = infos.num_drafted[r, slot], infos.num_accepted[r, slot]
+        tokens = np.asarray(row_tokens[end : end + count]).tolist()
+        progress.rounds.append(Round(tokens, int(drafted), int(accepted), logprobs))
+        end += count
+
+
+def settle(progress: Progress, reason: int, watch: Watch | None) -> None:
+    """Record whether, and why, a request has finished."""
+    if reason != RUNNING:
+        progress.finish_reason = "stop" if reason == STOPPED else "length"
+    keep = watch(progress) if watch else None
+    if keep is not None:
+        progress.cut(keep)
+        progress.finish_reason = "stop"
+
+
+def stop(state: State, slot: int) -> State:
+    """Make sure a slot runs no further (a stop string is seen only on the host)."""
+    reason = jnp.where(jnp.arange(state.text.reason.shape[0]) == slot, STOPPED, state.text.reason)
+    return state._replace(text=state.text._replace(reason=reason))

@@ -1,0 +1,411 @@
+"""What the user asks of speculation: vLLM's `speculative_config` and its legacy forms."""
+
+import difflib
+import json
+import math
+import os
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+METHODS = ("ngram", "draft_model")
+LATER_METHODS = (  # known by name, refused in this version
+    "eagle", "eagle3", "medusa", "mlp_speculator", "mtp", "suffix", "extract_hidden_states",
+    "custom_class", "ngram_gpu",
+)  # fmt: skip
+CHOICES = {
+    "rejection_sample_method": ("standard", "block", "synthetic"),
+    "draft_sample_method": ("greedy", "probabilistic", "coupled"),
+}
+AT_LEAST = {  # smallest value of each number that has one
+    "draft_tensor_parallel_size": 1, "max_model_len": 1, "prompt_lookup_max": 1,
+    "prompt_lookup_min": 1, "suffix_decoding_max_tree_depth": 1,
+    "suffix_decoding_max_cached_requests": 0, "suffix_decoding_max_spec_factor": 0,
+    "suffix_decoding_min_token_prob": 0,
+}  # fmt: skip
+
+# Options of a speculative_config that cannot change what specjax does.
+INERT = (
+    "disable_padded_drafter_batch", "enforce_eager", "use_local_argmax_reduction", "moe_backend",
+    "attention_backend", "revision", "code_revision", "draft_load_config",
+)  # fmt: skip
+# Options that would change it, with the values that ask for nothing.
+ONLY_OFF = {
+    "quantization": (None,),
+    "parallel_drafting": (None, False),
+    "kv_cache_dtype": (None, "auto"),
+    "enable_adaptive_verification": (None, False),
+    "draft_model_config": (None,),
+}
+
+# Options of vLLM's LLM that have no meaning here: accepted with one warning.
+ENGINE_ONLY = (
+    "additional_config", "async_scheduling", "block_size", "compilation_config",
+    "cpu_offload_gb", "cuda_graph_sizes", "cudagraph_capture_sizes", "data_parallel_size",
+    "disable_async_output_proc", "disable_custom_all_reduce", "disable_log_requests",
+    "disable_log_stats", "disable_logprobs_during_spec_decoding", "distributed_executor_backend",
+    "enable_chunked_prefill", "enable_expert_parallel", "enable_prefix_caching", "enforce_eager",
+    "gpu_memory_utilization", "max_num_batched_tokens", "max_parallel_loading_workers",
+    "max_seq_len_to_capture", "num_scheduler_steps", "per_request_spec_decode_metrics",
+    "pipeline_parallel_size", "ray_workers_use_nsight", "scheduling_policy",
+    "speculative_disable_by_batch_size", "speculative_disable_mqa_scorer", "swap_space",
+    "trust_remote_code", "use_v2_block_manager",
+)  # fmt: skip
+LLM_OPTIONS = (
+    "model", "tokenizer", "speculative_config", "dtype", "max_model_len", "max_num_seqs", "seed",
+    "tensor_parallel_size", "device", "quantization",
+)  # fmt: skip
+LEGACY = {  # LLM keyword -> speculative_config key
+    "speculative_model": "model",
+    "num_speculative_tokens": "num_speculative_tokens",
+    "speculative_method": "method",
+    "ngram_prompt_lookup_max": "prompt_lookup_max",
+    "ngram_prompt_lookup_min": "prompt_lookup_min",
+    "speculative_draft_tensor_parallel_size": "draft_tensor_parallel_size",
+    "speculative_max_model_len": "max_model_len",
+    "speculative_model_quantization": "quantization",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeculativeConfig:
+    """Choose the drafter and the verification rule. Names, defaults and words are vLLM's.
+
+    Values may be strings, as a command line gives them ("3", "False"). What is read back is
+    normalized: ``method`` is always set (inferred from ``model`` if absent) and n-gram bounds
+    are filled in (5 and 5, or one equal to the other). ``draft_sample_method`` "coupled" is
+    specjax's own: the draft model samples with the target's noise, so the text cannot change.
+
+    Raises:
+        ValueError: a value is wrong, contradicts another one, or is not in this version.
+    """
+
+    num_speculative_tokens: int
+    model: str | None = None
+    method: str | None = None
+    draft_tensor_parallel_size: int | None = None
+    max_model_len: int | None = None
+    prompt_lookup_max: int | None = None
+    prompt_lookup_min: int | None = None
+    use_heterogeneous_vocab: bool = False
+    num_speculative_tokens_per_batch_size: Sequence[Sequence[int]] | None = None
+    suffix_decoding_max_tree_depth: int = 24
+    suffix_decoding_max_cached_requests: int = 10000
+    suffix_decoding_max_spec_factor: float = 1.0
+    suffix_decoding_min_token_prob: float = 0.1
+    rejection_sample_method: str = "standard"
+    synthetic_acceptance_rates: Sequence[float] | None = None
+    synthetic_acceptance_length: float | None = None
+    draft_sample_method: str = "greedy"
+    disable_padded_drafter_batch: bool = False
+
+    def __post_init__(self):
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is None and field.default is not MISSING:
+                value = field.default
+            if value is not None:
+                value = _parse(field.name, _kind(field.type), value)
+            object.__setattr__(self, field.name, value)
+        object.__setattr__(self, "method", _resolve_method(self.method, self.model))
+        self._check_numbers()
+        if self.method == "ngram":
+            self._complete_ngram()
+        elif self.model is None:
+            raise ValueError(
+                "num_speculative_tokens was provided but without speculative model: "
+                "method='draft_model' needs model=, the folder of the draft model."
+            )
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} must be one of {choices}, got {getattr(self, name)!r}.")
+        self._check_schedule()
+        self._refuse_what_is_missing()
+
+    @classmethod
+    def from_dict(
+        cls, config: "Mapping[str, Any] | str | SpeculativeConfig"
+    ) -> "SpeculativeConfig":
+        """Read a `speculative_config`: a mapping, its JSON text, or the thing itself.
+
+        Options without effect here (`INERT`) are accepted with one UserWarning.
+
+        Raises:
+            ValueError: not JSON, not a mapping, an unknown key (the message names the nearest
+                valid one), or whatever the constructor finds.
+        """
+        if isinstance(config, cls):
+            return config
+        if isinstance(config, str):
+            try:
+                config = json.loads(config)
+            except json.JSONDecodeError as error:
+                raise ValueError(f"speculative_config is not valid JSON: {error}.") from None
+        if not isinstance(config, Mapping):
+            raise ValueError(f"speculative_config must be a mapping of options, got {config!r}.")
+        known = [field.name for field in fields(cls)]
+        if config.get("tensor_parallel_size") is not None:
+            raise ValueError(
+                "'tensor_parallel_size' is not a valid argument in the speculative_config. "
+                "Please pass 'draft_tensor_parallel_size' instead."
+            )
+        valid = (*known, *INERT, *ONLY_OFF, "tensor_parallel_size")
+        for key in config:
+            if key not in valid:
+                raise ValueError(f"unknown speculative_config key {key!r}.{_nearest(key, valid)}")
+        given = {key: value for key, value in config.items() if key in known}
+        result = cls(**{"num_speculative_tokens": None, **given})
+        for key, off in ONLY_OFF.items():
+            if config.get(key) not in off:
+                raise ValueError(
+                    f"speculative_config option {key}={config[key]!r} is not in this version of "
+                    f"specjax: remove it."
+                )
+        _warn_inert("speculative_config options", [key for key in config if key in INERT])
+        return result
+
+    def check_tensor_parallel(self, tensor_parallel_size: int) -> None:
+        """Check the draft's tensor parallelism against the target's.
+
+        Raises:
+            ValueError: it is neither 1 nor ``tensor_parallel_size``.
+        """
+        size = self.draft_tensor_parallel_size
+        if size not in (None, 1, tensor_parallel_size):
+            raise ValueError(
+                f"draft_tensor_parallel_size={size} cannot be other value than 1 or target model "
+                f"tensor_parallel_size ({tensor_parallel_size}): set it to 1."
+            )
+
+    def _check_numbers(self):
+        if self.num_speculative_tokens is None:
+            raise ValueError(
+                "num_speculative_tokens must be provided with speculative model: "
+                "add it to the speculative_config."
+            )
+        if self.num_speculative_tokens <= 0:
+            raise ValueError(
+                "Expected num_speculative_tokens to be greater than zero "
+                f"({self.num_speculative_tokens})."
+            )
+        for name, least in AT_LEAST.items():
+            value = getattr(self, name)
+            if value is not None and not value >= least:
+                raise ValueError(f"{name}={value} must be >= {least}.")
+        if self.suffix_decoding_min_token_prob > 1:
+            raise ValueError(
+                f"suffix_decoding_min_token_prob={self.suffix_decoding_min_token_prob} "
+                "must be in [0, 1]."
+            )
+
+    def _complete_ngram(self):
+        if self.model not in (None, "ngram", "[ngram]"):
+            raise ValueError(
+                f"method='ngram' takes no draft model, got model={self.model!r}: "
+                "remove it, or use method='draft_model'."
+            )
+        low, high = self.prompt_lookup_min, self.prompt_lookup_max
+        low, high = low or high or 5, high or low or 5
+        if low > high:
+            raise ValueError(f"prompt_lookup_min={low} must be <= prompt_lookup_max={high}.")
+        for name, value in (("prompt_lookup_min", low), ("prompt_lookup_max", high)):
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "model", "ngram")
+
+    def _check_schedule(self):
+        """Check [[low, high, k], ...]: batch sizes low .. high draft k tokens."""
+        previous = 0
+        for entry in self.num_speculative_tokens_per_batch_size or ():
+            good = len(entry) == 3 and previous < entry[0] <= entry[1]
+            if not good or not 0 <= entry[2] <= self.num_speculative_tokens:
+                raise ValueError(
+                    "num_speculative_tokens_per_batch_size needs [low, high, k] entries with "
+                    f"increasing batch sizes 1 <= low <= high and "
+                    f"0 <= k <= num_speculative_tokens={self.num_speculative_tokens}, "
+                    f"got {list(entry)}."
+                )
+            previous = entry[1]
+
+    def _refuse_what_is_missing(self):
+        synthetic = (self.synthetic_acceptance_rates, self.synthetic_acceptance_length)
+        if self.rejection_sample_method != "synthetic" and synthetic != (None, None):
+            raise ValueError(
+                "synthetic_acceptance_rates / synthetic_acceptance_length are only valid with "
+                "rejection_sample_method='synthetic'."
+            )
+        if self.rejection_sample_method != "standard":
+            raise ValueError(
+                f"rejection_sample_method={self.rejection_sample_method!r} is not in this version "
+                "of specjax: use 'standard'."
+            )
+        if self.use_heterogeneous_vocab and self.method != "draft_model":
+            raise ValueError("use_heterogeneous_vocab only works with method='draft_model'.")
+        if self.use_heterogeneous_vocab:
+            raise ValueError(
+                "use_heterogeneous_vocab=True is not in this version of specjax: "
+                "use a draft model with the target's vocabulary."
+            )
+        if self.num_speculative_tokens_per_batch_size is not None:
+            raise ValueError(
+                "num_speculative_tokens_per_batch_size is not in this version of specjax: "
+                "it needs the server engine. Remove it."
+            )
+
+
+def infer_method(model: str) -> str:
+    """Infer the method from a draft folder: its config.json first, then vLLM's naming rule.
+
+    A `model` that is no folder, or whose config.json says nothing special, is a draft model.
+    """
+    path = Path(model) / "config.json"
+    config: Any = {}
+    if path.is_file():
+        try:
+            config = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path} is not valid JSON: {error}.") from None
+    if not isinstance(config, Mapping):
+        raise ValueError(f"{path} must hold a JSON object.")
+    kind = str(config.get("model_type") or "")
+    architectures = " ".join(str(name) for name in config.get("architectures") or ())
+    if kind == "medusa" or "Medusa" in architectures:
+        return "medusa"
+    if kind == "mlp_speculator" or "MLPSpeculator" in architectures:
+        return "mlp_speculator"
+    if kind == "eagle3" or "Eagle3" in architectures:
+        return "eagle3"
+    if kind == "eagle" or "Eagle" in architectures:
+        return "eagle"
+    if kind.endswith("mtp") or "MTP" in architectures or config.get("num_nextn_predict_layers"):
+        return "mtp"
+    name = Path(model).name.lower()
+    if "eagle3" in name:
+        return "eagle3"
+    return "eagle" if "eagle-" in name else "draft_model"
+
+
+def translate_legacy(kwargs: dict[str, Any]) -> dict[str, Any] | None:
+    """Pop the legacy speculative keywords and return the `speculative_config` they mean.
+
+    Returns None when there are none. Otherwise warns once (DeprecationWarning) with the modern
+    form; a `use_v2_block_manager` beside them goes too. An n-gram without a lower bound gets 1,
+    the old default, where the modern form would take the upper bound.
+
+    Raises:
+        ValueError: legacy keywords beside a `speculative_config`, or without a speculative model.
+    """
+    found = [name for name in LEGACY if name in kwargs]
+    given = {name: kwargs.pop(name) for name in found}
+    config = {LEGACY[name]: value for name, value in given.items() if value is not None}
+    if not config:
+        return None
+    if kwargs.get("speculative_config") is not None:
+        raise ValueError(f"got both speculative_config and its legacy forms {found}: drop these.")
+    kwargs.pop("use_v2_block_manager", None)
+    model, method = config.get("model"), config.get("method")
+    if model is None and method is None:
+        raise ValueError(
+            f"{found} were provided but without speculative model: pass "
+            "speculative_config={'method': ..., 'num_speculative_tokens': ...}."
+        )
+    if "[ngram]" in (model, method) or "ngram" in (model, method):
+        config.pop("model", None)
+        config["method"] = "ngram"
+        if "prompt_lookup_max" in config:
+            config.setdefault("prompt_lookup_min", 1)
+    elif method is None:
+        config["method"] = infer_method(str(model))
+    warnings.warn(
+        f"{', '.join(found)}: legacy, use speculative_config={config!r}",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    return config
+
+
+def drop_engine_only(
+    kwargs: Mapping[str, Any], known: Collection[str] = LLM_OPTIONS
+) -> dict[str, Any]:
+    """Return `kwargs` without vLLM's engine-only options, naming them in one UserWarning.
+
+    Raises:
+        TypeError: a keyword is neither in `known` nor engine-only; the message has the nearest.
+    """
+    valid = (*known, *ENGINE_ONLY, *LEGACY)
+    for name in kwargs:
+        if name not in known and name not in ENGINE_ONLY:
+            raise TypeError(
+                f"LLM() got an unexpected keyword argument {name!r}.{_nearest(name, valid)}"
+            )
+    _warn_inert("options", [name for name in kwargs if name in ENGINE_ONLY])
+    return {name: value for name, value in kwargs.items() if name not in ENGINE_ONLY}
+
+
+def _resolve_method(method: str | None, model: str | None) -> str:
+    if method is None and model is None:
+        raise ValueError(
+            "num_speculative_tokens was provided but without speculative model: "
+            f"set method to one of {METHODS}, or model to a draft model."
+        )
+    if method is None:
+        method = "ngram" if model in ("ngram", "[ngram]") else infer_method(str(model))
+    method = "ngram" if method == "[ngram]" else method
+    if method in LATER_METHODS or method.endswith("_mtp"):  # vLLM's *_mtp are all "mtp"
+        raise ValueError(
+            f"speculative method {method!r} is not in this version of specjax: "
+            f"use one of {METHODS}."
+        )
+    if method not in METHODS:
+        nearest = _nearest(method, (*METHODS, *LATER_METHODS))
+        raise ValueError(f"Unsupported speculative method: {method!r}.{nearest}")
+    return method
+
+
+KINDS = {
+    "int": "an integer",
+    "float": "a number",
+    "bool": "True or False",
+    "str": "a string",
+    "Sequence[float]": "a list of numbers",
+    "Sequence[Sequence[int]]": "a list of [low, high, num_speculative_tokens]",
+}
+
+
+def _kind(annotation: Any) -> str:
+    """Name a field's type without its None: "int", "Sequence[float]", ..."""
+    name = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    return name.replace("collections.abc.", "").removesuffix(" | None")
+
+
+def _parse(name: str, kind: str, value: Any) -> Any:
+    """Bring a value, perhaps a command line's string, to one of `KINDS`."""
+    try:
+        if kind.startswith("Sequence"):
+            items = json.loads(value) if isinstance(value, str) else value
+            item_kind = kind.removeprefix("Sequence[")[:-1]
+            return tuple(_parse(name, item_kind, item) for item in items)
+        if kind == "bool":
+            return {"true": True, "1": True, "false": False, "0": False}[str(value).lower()]
+        if kind == "str":
+            return str(os.fspath(value))
+        if kind in ("int", "float") and not isinstance(value, bool):
+            number = float(value)
+            if kind == "float" and math.isfinite(number):
+                return number
+            if kind == "int" and number == int(number):
+                return int(number)
+    except (TypeError, ValueError, OverflowError, KeyError):
+        pass
+    raise ValueError(f"{name} must be {KINDS[kind]}, got {value!r}.")
+
+
+def _nearest(word: Any, valid: Collection[str]) -> str:
+    close = difflib.get_close_matches(str(word), valid, n=1)
+    return f" Did you mean {close[0]!r}?" if close else f" Valid: {', '.join(valid)}."
+
+
+def _warn_inert(what: str, names: Sequence[str]):
+    if names:
+        warnings.warn(f"{what} without effect in specjax: {', '.join(names)}", stacklevel=4)
