@@ -195,7 +195,7 @@ def truncate(logits: Float[Array, "B N V"], sampling: Sampling) -> Float[Array, 
 
 
 def threshold(
-    weights: Float[Array, "B N V"], mass: Float[Array, "B N V"], goal: Float[Array, "B N"]
+    weights: Float[Array, "B N V"], mass: Float[Array, "B N V"], goal: Float[Array, "B #N"]
 ) -> Float[Array, "B N 1"]:
     """Find the largest t for which the mass of {weights >= t} reaches the goal, or 0."""
     bits = jax.lax.bitcast_convert_type(weights, jnp.int32)

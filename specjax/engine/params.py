@@ -4,13 +4,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, no_type_check
 
 GREEDY_BELOW = 1e-5  # temperatures under this are greedy, as in vLLM
 MAX_LOGPROBS = 20  # vLLM's default max_logprobs
 MAX_N = 16384  # vLLM's default VLLM_MAX_N_SEQUENCES
 
 
+@no_type_check  # it checks its values itself, and says what is wrong with them
 @dataclass(frozen=True)
 class SamplingParams:
     """Say how one request is sampled and when it stops. Names and defaults are vLLM's.

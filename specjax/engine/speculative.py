@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, no_type_check
 
 METHODS = ("ngram", "draft_model")
 LATER_METHODS = (  # known by name, refused in this version
@@ -69,6 +69,7 @@ LEGACY = {  # LLM keyword -> speculative_config key
 }
 
 
+@no_type_check  # it checks its values itself, and says what is wrong with them
 @dataclass(frozen=True, kw_only=True)
 class SpeculativeConfig:
     """Choose the drafter and the verification rule. Names, defaults and words are vLLM's.

@@ -1,0 +1,237 @@
+"""speculative_config: vLLM's rules, the guides' forms, and refusals that name the remedy."""
+
+import json
+import warnings
+
+import pytest
+
+from specjax.engine.speculative import (
+    ENGINE_ONLY,
+    LLM_OPTIONS,
+    SpeculativeConfig,
+    drop_engine_only,
+    infer_method,
+    translate_legacy,
+)
+
+NGRAM = {"method": "ngram", "num_speculative_tokens": 3}
+DRAFT = {"model": "some/draft", "num_speculative_tokens": 5}
+
+
+@pytest.mark.parametrize(
+    ("given", "low", "high"),
+    [
+        ({}, 5, 5),
+        ({"prompt_lookup_max": 4}, 4, 4),
+        ({"prompt_lookup_min": 2}, 2, 2),
+        ({"prompt_lookup_min": 1, "prompt_lookup_max": 8}, 1, 8),
+    ],
+)
+def test_ngram_bounds_follow_vllm(given, low, high):
+    config = SpeculativeConfig.from_dict({**NGRAM, **given})
+    assert (config.prompt_lookup_min, config.prompt_lookup_max) == (low, high)
+
+
+@pytest.mark.parametrize("model", ["ngram", "[ngram]"])
+def test_a_model_named_ngram_is_the_ngram_method(model):
+    by_model = SpeculativeConfig.from_dict({"model": model, "num_speculative_tokens": 3})
+    assert by_model == SpeculativeConfig.from_dict(NGRAM)
+
+
+def test_a_model_alone_is_a_draft_model_with_vllm_s_defaults():
+    config = SpeculativeConfig.from_dict(DRAFT)
+    assert config.method == "draft_model"
+    assert config.draft_sample_method == "greedy"
+    assert config.rejection_sample_method == "standard"
+    assert SpeculativeConfig.from_dict(
+        {"model": "bundled:draft", "num_speculative_tokens": 1}
+    ).model
+
+
+def test_mapping_json_and_config_say_the_same_and_hash_alike():
+    config = SpeculativeConfig.from_dict(NGRAM)
+    assert SpeculativeConfig.from_dict(json.dumps(NGRAM)) == config
+    assert SpeculativeConfig.from_dict(config) is config
+    assert SpeculativeConfig(**NGRAM) == config
+    assert hash(SpeculativeConfig(**NGRAM)) == hash(config)
+
+
+def test_strings_of_a_command_line_parse_to_the_field_s_type():
+    config = SpeculativeConfig(**{**DRAFT, "num_speculative_tokens": "3", "max_model_len": "64"})
+    assert (config.num_speculative_tokens, config.max_model_len) == (3, 64)
+    for word, value in (("False", False), ("true", True), ("0", False), (True, True)):
+        assert SpeculativeConfig(**DRAFT, disable_padded_drafter_batch=word) == SpeculativeConfig(
+            **DRAFT, disable_padded_drafter_batch=value
+        )
+    assert (
+        SpeculativeConfig(**DRAFT, draft_sample_method="coupled").draft_sample_method == "coupled"
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({**NGRAM, "prompt_lookup_maxx": 4}, "key 'prompt_lookup_maxx'. Did you mean 'prompt_lo"),
+        ({**NGRAM, "zzz": 4}, "unknown speculative_config key 'zzz'. Valid: num_spec"),
+        ('{"method"', "not valid JSON"),
+        ("[1]", r"must be a mapping of options, got \[1\]"),
+        ({"method": "ngram"}, "num_speculative_tokens must be provided"),
+        ({"num_speculative_tokens": 3}, "provided but without speculative model"),
+        ({"method": "draft_model", "num_speculative_tokens": 3}, "without speculative model"),
+        ({**NGRAM, "num_speculative_tokens": 0}, r"greater than zero \(0\)"),
+        ({**NGRAM, "num_speculative_tokens": True}, "must be an integer, got True"),
+        ({**NGRAM, "num_speculative_tokens": "three"}, "must be an integer, got 'three'"),
+        ({**NGRAM, "num_speculative_tokens": 2.5}, "must be an integer, got 2.5"),
+        ({**NGRAM, "prompt_lookup_min": 0}, "prompt_lookup_min=0 must be >= 1"),
+        (
+            {**NGRAM, "prompt_lookup_min": 5, "prompt_lookup_max": 4},
+            "prompt_lookup_min=5 must be <= prompt_lookup_max=4",
+        ),
+        ({**NGRAM, "model": "some/draft"}, "takes no draft model, got model='some/draft'"),
+        ({**NGRAM, "method": "ngrm"}, "Unsupported speculative method: 'ngrm'. Did you mean 'ng"),
+        ({**DRAFT, "draft_tensor_parallel_size": 0}, "must be >= 1"),
+        ({**DRAFT, "tensor_parallel_size": 1}, "Please pass 'draft_tensor_parallel_size'"),
+        ({**DRAFT, "draft_sample_method": "x"}, "draft_sample_method must be one of .*got 'x'"),
+        ({**DRAFT, "disable_padded_drafter_batch": "maybe"}, "True or False, got 'maybe'"),
+        ({**DRAFT, "quantization": "fp8"}, "quantization='fp8' is not in this version"),
+        ({**DRAFT, "parallel_drafting": True}, "parallel_drafting=True is not in this version"),
+        ({**DRAFT, "use_heterogeneous_vocab": True}, "the target's vocabulary"),
+        ({**NGRAM, "use_heterogeneous_vocab": True}, "only works with method='draft_model'"),
+        ({**DRAFT, "rejection_sample_method": "block"}, "'block' is not in this version"),
+        ({**DRAFT, "rejection_sample_method": "synthetic"}, "'synthetic' is not in this version"),
+        ({**DRAFT, "synthetic_acceptance_length": 2}, "rejection_sample_method='synthetic'"),
+        ({**DRAFT, "suffix_decoding_min_token_prob": 2}, r"must be in \[0, 1\]"),
+        ({**DRAFT, "num_speculative_tokens_per_batch_size": [[1, 8, 3]]}, "needs the server"),
+        ({**DRAFT, "num_speculative_tokens_per_batch_size": [[1, 8, 6]]}, r"got \[1, 8, 6\]"),
+        ({**DRAFT, "num_speculative_tokens_per_batch_size": [[8, 1, 3]]}, r"got \[8, 1, 3\]"),
+        ({**DRAFT, "num_speculative_tokens_per_batch_size": 3}, "must be a list of"),
+    ],
+)
+def test_a_wrong_config_is_one_clear_error(config, words):
+    with pytest.raises(ValueError, match=words) as caught:
+        SpeculativeConfig.from_dict(config)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["eagle", "eagle3", "medusa", "mlp_speculator", "mtp", "deepseek_mtp", "suffix",
+     "extract_hidden_states"],
+)  # fmt: skip
+def test_methods_of_the_guides_are_known_by_name_and_refused(method):
+    config = {"method": method, "num_speculative_tokens": 1, "draft_model_config": {}}
+    with pytest.raises(ValueError, match=f"'{method}' is not in this version of specjax"):
+        SpeculativeConfig.from_dict(config)
+
+
+def test_options_without_effect_are_accepted_with_one_warning():
+    extra = {"disable_padded_drafter_batch": "False", "enforce_eager": True, "quantization": None}
+    with pytest.warns(UserWarning, match="disable_padded_drafter_batch, enforce_eager$") as seen:
+        config = SpeculativeConfig.from_dict({**DRAFT, **extra})
+    assert len(seen) == 1
+    assert config == SpeculativeConfig(**DRAFT)
+
+
+def test_the_draft_runs_on_one_device_or_on_as_many_as_the_target():
+    SpeculativeConfig(**DRAFT).check_tensor_parallel(4)
+    for size in (1, 4):
+        SpeculativeConfig(**DRAFT, draft_tensor_parallel_size=size).check_tensor_parallel(4)
+    with pytest.raises(
+        ValueError, match=r"=2 cannot be other value than 1 or target model .*\(4\)"
+    ):
+        SpeculativeConfig(**DRAFT, draft_tensor_parallel_size=2).check_tensor_parallel(4)
+
+
+@pytest.mark.parametrize(
+    ("name", "facts", "method"),
+    [
+        ("a", {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}, "draft_model"),
+        ("a", {"architectures": ["MedusaModel"], "model_type": "medusa"}, "medusa"),
+        ("a", {"model_type": "mlp_speculator"}, "mlp_speculator"),
+        ("a", {"architectures": ["LlamaForCausalLMEagle3"]}, "eagle3"),
+        ("a", {"architectures": ["EagleLlamaForCausalLM"]}, "eagle"),
+        ("a", {"architectures": ["DeepSeekMTPModel"], "model_type": "deepseek_mtp"}, "mtp"),
+        ("EAGLE-LLaMA3", {"architectures": ["LlamaForCausalLM"]}, "eagle"),
+        ("EAGLE3-LLaMA3", {"architectures": ["LlamaForCausalLM"]}, "eagle3"),
+    ],
+)
+def test_the_method_is_read_off_the_draft_folder(tmp_path, name, facts, method):
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(facts))
+    assert infer_method(str(folder)) == method
+
+
+def test_a_broken_draft_config_is_named(tmp_path):
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"config\.json is not valid JSON"):
+        SpeculativeConfig(model=str(tmp_path), num_speculative_tokens=1)
+
+
+@pytest.mark.parametrize(
+    ("legacy", "modern"),
+    [
+        (
+            {"speculative_model": "facebook/opt-125m", "num_speculative_tokens": 5},
+            {"method": "draft_model", "model": "facebook/opt-125m", "num_speculative_tokens": 5},
+        ),
+        (
+            {"speculative_model": "[ngram]", "num_speculative_tokens": 5,
+             "ngram_prompt_lookup_max": 4},
+            {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4,
+             "prompt_lookup_min": 1},
+        ),
+        (
+            {"speculative_model": "path/to/eagle-head", "speculative_method": "eagle",
+             "num_speculative_tokens": 5},
+            {"model": "path/to/eagle-head", "method": "eagle", "num_speculative_tokens": 5},
+        ),
+        (
+            {"speculative_model": "draft", "speculative_draft_tensor_parallel_size": 1},
+            {"model": "draft", "method": "draft_model", "draft_tensor_parallel_size": 1},
+        ),
+    ],
+)  # fmt: skip
+def test_legacy_keywords_become_the_modern_form_with_one_warning(legacy, modern):
+    kwargs = {"model": "target", **legacy, "use_v2_block_manager": True}
+    with pytest.warns(DeprecationWarning, match="use speculative_config={") as seen:
+        assert translate_legacy(kwargs) == modern
+    assert len(seen) == 1
+    assert kwargs == {"model": "target"}
+
+
+def test_without_legacy_keywords_nothing_happens():
+    kwargs = {"model": "target", "speculative_config": NGRAM, "use_v2_block_manager": True}
+    assert translate_legacy(dict(kwargs)) is None
+    assert translate_legacy({"speculative_model": None, "num_speculative_tokens": None}) is None
+
+
+def test_legacy_and_modern_together_or_without_a_model_are_errors():
+    with pytest.raises(ValueError, match="both speculative_config and its legacy forms"):
+        translate_legacy({"speculative_model": "x", "speculative_config": NGRAM})
+    with pytest.raises(ValueError, match="without speculative model"):
+        translate_legacy({"num_speculative_tokens": 5})
+
+
+def test_engine_only_options_are_dropped_with_one_warning():
+    kwargs = {"model": "m", "enforce_eager": True, "gpu_memory_utilization": 0.8}
+    with pytest.warns(UserWarning, match="enforce_eager, gpu_memory_utilization") as seen:
+        assert drop_engine_only(kwargs) == {"model": "m"}
+    assert len(seen) == 1
+
+
+def test_ordinary_options_pass_without_a_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert drop_engine_only({"model": "m", "seed": 1}) == {"model": "m", "seed": 1}
+    assert not set(ENGINE_ONLY) & set(LLM_OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [("enforce_eagr", "enforce_eager"), ("max_model_length", "max_model_len"),
+     ("speculative_modle", "speculative_model")],
+)  # fmt: skip
+def test_an_unknown_keyword_is_a_type_error_naming_the_nearest(name, nearest):
+    with pytest.raises(TypeError, match=f"'{name}'. Did you mean '{nearest}'"):
+        drop_engine_only({"model": "m", name: 1})

@@ -1,0 +1,122 @@
+"""Law 1: same seed, same text. Law 9: a row alone equals the row in a batch."""
+
+import numpy as np
+import pytest
+
+from specjax.types import STOPPED
+from tests.laws import harness as h
+
+
+def assert_bitwise(result: h.Result, expected: h.Result):
+    assert result.tokens == expected.tokens
+    assert result.reason == expected.reason
+    for ours, theirs in zip(result.logprobs, expected.logprobs, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def count_events(result: h.Result, expected: h.Result) -> int:
+    """Check law 1(b) row by row; return how many rows first differ at a near tie."""
+    events = 0
+    for b, (ours, theirs) in enumerate(zip(result.tokens, expected.tokens, strict=True)):
+        common = min(len(ours), len(theirs))
+        differ = [i for i in range(common) if ours[i] != theirs[i]]
+        end = differ[0] + 1 if differ else common
+        assert differ or len(ours) == len(theirs)
+        for i in range(end):
+            assert h.close(result.logprobs[b][i], expected.logprobs[b][i]), (b, i)
+        events += bool(differ)
+    return events
+
+
+@pytest.mark.parametrize("name", h.CHAINS)
+def test_in_one_program_no_chain_drafter_changes_text_or_logits(name):
+    """1(a): plain is max_draft 0 in the same program; ids and logits are equal bitwise."""
+    rows = h.random_rows(4, seed=1)
+    plain = h.run(h.CHAINS[name], [row._replace(max_draft=0) for row in rows])
+    drafted = h.run(h.CHAINS[name], rows)
+    assert_bitwise(drafted, plain)
+    assert drafted.infos.num_accepted.sum() > 0
+    assert plain.infos.num_drafted.sum() == 0
+
+
+def test_in_one_program_neither_slot_nor_mates_change_text_or_logits():
+    """1(a) and 9: four other mates, and the row in every slot."""
+    rows = h.random_rows(4, seed=2)
+    drafter = h.CHAINS["draft_model coupled"]
+    alone = h.run(drafter, rows)
+    for shift in range(1, 4):
+        turned = h.run(drafter, rows[shift:] + rows[:shift])
+        for b in range(4):
+            assert turned.tokens[b] == alone.tokens[(b + shift) % 4]
+            np.testing.assert_array_equal(turned.logprobs[b], alone.logprobs[(b + shift) % 4])
+    mates = h.run(drafter, [rows[0], *h.random_rows(3, seed=99)])
+    assert mates.tokens[0] == alone.tokens[0]
+    np.testing.assert_array_equal(mates.logprobs[0], alone.logprobs[0])
+
+
+@pytest.mark.parametrize("name", h.TREES)
+@pytest.mark.parametrize("skill", [0.5, 0.95])
+def test_no_tree_changes_the_text(name, skill):
+    """1(b) for trees, with a drafter that knows the answer and is wrong now and then."""
+    rows = h.random_rows(4, seed=3)
+    plain = h.run(h.PLAIN, rows)
+    starts = [len(row.prompt) for row in rows]
+    drafter, answers = h.oracle(h.TREES[name], plain.tokens, starts, skill, seed=5)
+    params = h.weights()._replace(draft=answers)
+    drafted = h.run(drafter, rows, params=params)
+    assert count_events(drafted, plain) == 0
+    assert drafted.infos.num_accepted.sum() > 10
+
+
+def test_across_shapes_ids_and_logits_agree_over_20_000_tokens():
+    """1(b): other N, B, chunk and window; at most 1 near tie per 10,000 tokens."""
+    tokens = events = 0
+    for seed in range(12):
+        rows = h.random_rows(16, seed=100 + seed, max_tokens=80)
+        rows = [row._replace(stop_ids=()) for row in rows]
+        plain = h.run(h.PLAIN, rows)
+        for name, chunk in zip(h.CHAINS, (8, 16, 32), strict=True):
+            drafted = h.run(h.CHAINS[name], rows, chunk=chunk)
+            tokens += sum(map(len, drafted.tokens))
+            events += count_events(drafted, plain)
+    assert tokens >= 20_000
+    assert events <= tokens / 10_000
+
+
+def test_a_row_alone_equals_the_row_in_a_batch_across_shapes():
+    """9 across shapes: B = 1 against B = 5, 1(b)."""
+    rows = h.random_rows(5, seed=7)
+    together = h.run(h.CHAINS["ngram"], rows)
+    for b, row in enumerate(rows):
+        alone = h.run(h.CHAINS["ngram"], [row])
+        one = together._replace(tokens=[together.tokens[b]], logprobs=[together.logprobs[b]])
+        assert count_events(alone, one) == 0
+
+
+def test_the_law_sees_a_window_that_is_too_small():
+    """Text alone is a blind test: the logits must show a window five slots short."""
+    row = h.Row(tuple(range(1, 36)), 34, seed=0)
+    plain = h.run(h.PLAIN, [row])
+    broken = h.run(h.PLAIN, [row], window=64 - 5, capacity=h.CAPACITY)
+    # The loop itself refuses to outgrow its window: it stops, rather than go wrong.
+    assert len(broken.tokens[0]) < len(plain.tokens[0])
+    assert count_events(broken._replace(tokens=[plain.tokens[0][: len(broken.tokens[0])]]),
+                        plain._replace(tokens=[plain.tokens[0][: len(broken.tokens[0])]])) == 0
+
+
+def test_stops_limits_and_min_tokens_hold_in_the_middle_of_a_draft():
+    """The oracle drafts far past every stop; the text still ends where plain decoding ends."""
+    rows = [row._replace(stop_ids=(5, 11), max_tokens=50) for row in h.random_rows(8, seed=11)]
+    rows += [row._replace(max_tokens=n) for n, row in enumerate(h.random_rows(8, 12), start=1)]
+    plain = h.run(h.PLAIN, rows)
+    assert plain.reason.count(STOPPED) >= 3
+    free = h.run(h.PLAIN, [row._replace(stop_ids=(), max_tokens=60) for row in rows])
+    drafter, answers = h.oracle(
+        (0, 0, 1, 2, 3, 4), free.tokens, [len(row.prompt) for row in rows], 1.0, seed=1
+    )
+    drafted = h.run(drafter, rows, params=h.weights()._replace(draft=answers))
+    assert drafted.tokens == plain.tokens
+    assert drafted.reason == plain.reason
+    for row, tokens in zip(rows, drafted.tokens, strict=True):
+        assert not set(tokens[: row.min_tokens]) & set(row.stop_ids)
+        assert not set(tokens[:-1]) & set(row.stop_ids)
