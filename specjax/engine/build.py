@@ -48,7 +48,7 @@ def resolve(model: str | Path) -> Path:
 def describe(model: str | Path, dtype: str, max_model_len: int | None = None) -> Model:
     """Read everything about a checkpoint but its weights, refusing what is not implemented."""
     folder = resolve(model)
-    config = read_config(folder, dtype=dtype, max_model_len=max_model_len)
+    config, _ = read_config(folder, dtype=dtype, max_model_len=max_model_len)
     return Model(folder, config, load_tokenizer(folder))
 
 
@@ -93,6 +93,7 @@ def load(target: Model, draft: Model | None, mesh: Mesh) -> Params:
     """Read the weights, after everything that can be refused has been."""
 
     def read(model: Model) -> PyTree:
-        return shard(load_params(model.folder, model.config), mesh)
+        params = load_params(model.folder, model.config, mesh.devices.flat[0])
+        return params if mesh.size == 1 else shard(params, mesh)
 
     return Params(read(target), None if draft is None else read(draft))

@@ -1,0 +1,153 @@
+"""Turn PyTorch's pickled weights (``.bin``, ``.pt``) into a safetensors checkpoint."""
+
+import json
+import os
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from specjax.weights.load import INDEX, SINGLE, read_index
+
+PICKLE, PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+PICKLED = (".bin", ".pt", ".pth")
+NOT_WEIGHTS = ("training_args", "optimizer", "scheduler", "rng_state")  # what trainers leave
+KEPT = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".md")  # config, tokenizer, licence
+STORED = {  # torch's types -> safetensors' names
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+
+
+def convert(source: str | Path, destination: str | Path) -> Path:
+    """Write ``source``'s weights as ``destination/model.safetensors``; return destination.
+
+    The values and their types stay as they are; tensors that share memory (a tied head) are
+    written out, each under its own name. The config and the tokenizer are copied. Shards are
+    unpickled with ``weights_only`` and one at a time, twice: once for the header, once for
+    the data. The destination appears whole or not at all.
+
+    Raises:
+        ImportError: torch is not installed (``pip install 'specjax[bridge]'``).
+        ValueError: the destination exists, or the source has no pickled weights, already has
+            safetensors, is damaged, or holds more than tensors.
+    """
+    source, destination = Path(source), Path(destination)
+    if destination.exists() or destination.is_symlink():
+        raise ValueError(f"{destination} exists already: name a new folder")
+    files = find_pickles(source)
+    load = _loader()
+    destination.absolute().parent.mkdir(parents=True, exist_ok=True)
+    parent = destination.absolute().parent
+    with tempfile.TemporaryDirectory(dir=parent, prefix=f".{destination.name}-") as scratch:
+        folder = Path(scratch) / "checkpoint"
+        folder.mkdir()
+        with (folder / SINGLE).open("wb") as handle:
+            _write(handle, files, load)
+            handle.flush()
+            os.fsync(handle.fileno())
+        for file in sorted(source.iterdir()):
+            if file.is_file() and file.suffix in KEPT and file.name != PICKLE_INDEX:
+                shutil.copyfile(file, folder / file.name)
+        folder.rename(destination)
+    return destination
+
+
+def find_pickles(source: Path) -> list[Path]:
+    """Return the pickled weight files: the index's shards, or the one file there is.
+
+    Raises:
+        ValueError: there is none, there are several without an index, a shard is missing, or
+            the folder already holds safetensors.
+    """
+    if not source.is_dir():
+        raise ValueError(f"{source} is not a folder")
+    if (source / SINGLE).exists() or (source / INDEX).exists():
+        raise ValueError(f"{source} holds safetensors already: load it as it is")
+    if (source / PICKLE).is_file():
+        return [source / PICKLE]
+    if (source / PICKLE_INDEX).is_file():
+        shards = sorted(set(read_index(source / PICKLE_INDEX).values()))
+        missing = [shard for shard in shards if not (source / shard).is_file()]
+        if missing:
+            raise ValueError(f"{source} lacks shards its index names: {', '.join(missing)}")
+        return [source / shard for shard in shards]
+    found = sorted(
+        file
+        for file in source.iterdir()
+        if file.suffix in PICKLED and not file.name.startswith(NOT_WEIGHTS)
+    )
+    if len(found) != 1:
+        said = ", ".join(file.name for file in found) or "none"
+        raise ValueError(f"{source}: need {PICKLE}, {PICKLE_INDEX} or one weight file, got {said}")
+    return found
+
+
+def _loader() -> Callable[[Path], dict[str, Any]]:
+    """Return a reader of one pickled file; torch is imported here and nowhere above."""
+    try:
+        import torch
+    except ImportError:
+        message = "converting pickled weights needs torch: pip install 'specjax[bridge]'"
+        raise ImportError(message) from None
+
+    def load(file: Path) -> dict[str, Any]:
+        try:  # files older than torch 1.6 are no zip and cannot be mapped
+            mapped = zipfile.is_zipfile(file)
+            state = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
+        except Exception as error:  # torch raises half a dozen kinds
+            reason = str(error).splitlines()[0] if str(error) else repr(error)
+            message = f"{file} is damaged, or holds more than tensors: {reason}"
+            raise ValueError(message) from None
+        if isinstance(state, dict) and isinstance(state.get("state_dict"), dict):
+            state = state["state_dict"]
+        if not isinstance(state, dict) or not state:
+            raise ValueError(f"{file} does not hold tensors by name")
+        for name, value in state.items():
+            if not isinstance(name, str) or not isinstance(value, torch.Tensor):
+                raise ValueError(f"{file} does not hold tensors by name: {name!r}")
+            if _dtype(value) not in STORED or value.layout != torch.strided:
+                raise ValueError(f"{file}: {name} is {value.dtype} {value.layout}, not convertible")
+        return state
+
+    return load
+
+
+def _write(handle: BinaryIO, files: list[Path], load: Callable[[Path], dict[str, Any]]) -> None:
+    """Write a header for all files' tensors, then the tensors, in the same order."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for file in files:
+        for name, value in load(file).items():
+            if name in header:
+                raise ValueError(f"{file} repeats {name}, which another shard holds")
+            start, end = end, end + value.numel() * value.element_size()
+            shape, stored = list(value.shape), STORED[_dtype(value)]
+            header[name] = {"dtype": stored, "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    handle.write(len(text).to_bytes(8, "little") + text)
+    for file in files:
+        for value in load(file).values():
+            handle.write(_bytes(value))
+
+
+def _bytes(value: Any) -> Any:
+    import torch
+
+    flat = value.detach().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().data
+
+
+def _dtype(value: Any) -> str:
+    return str(value.dtype).removeprefix("torch.")

@@ -1,0 +1,173 @@
+"""Load a Hugging Face checkpoint: every name and shape is checked before any data is read."""
+
+import json
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specjax.config import ModelConfig
+from specjax.models.build import shapes
+from specjax.types import PyTree
+from specjax.weights.names import HEAD, Route, full_name, ignorable, table, tensor_name
+from specjax.weights.safetensors_file import STORED, Entry, read_chunks, read_header
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+LISTED = 5  # names shown per complaint
+ALIGNMENT = 64  # bytes; on a CPU, JAX adopts a numpy array so aligned instead of copying it
+
+
+def load_params(folder: str | Path, config: ModelConfig, device: Any = None) -> PyTree:
+    """Load the weights as ``shapes(config)`` lays them out, in ``config.dtype``.
+
+    Tensors are read one after the other in small pieces, converted on the way and put on
+    ``device`` (a device or a sharding), so the host holds little more than what it returns.
+    With tied embeddings a stored ``lm_head.weight`` is compared with the embeddings and
+    dropped.
+
+    Raises:
+        ValueError: files are missing or damaged; tensors are missing, left over, misshapen,
+            stored twice or not floating point; a value is NaN or infinite; a tied head
+            differs from the embeddings.
+    """
+    names = table(config)
+    wanted: dict[str, tuple[Route, tuple[int, ...]]] = {}
+    for keys, leaf in jax.tree_util.tree_flatten_with_path(shapes(config))[0]:
+        path = tuple(key.key for key in keys)
+        wanted[tensor_name(path, names)] = path, tuple(leaf.shape)
+    embedding = tensor_name(("embed_tokens", "weight"), names)
+    expected = {name: shape for name, (_, shape) in wanted.items()}
+    entries = find_tensors(Path(folder))
+    if config.tie_word_embeddings and HEAD in entries:
+        expected[HEAD] = expected[embedding]
+    check_tensors(folder, entries, expected)
+
+    params: dict = {}
+    for name, (path, shape) in wanted.items():
+        _place(params, path, _read(entries[name], name, shape, config.dtype, device))
+    if HEAD in entries and HEAD not in wanted:
+        _check_head(entries[HEAD], embedding, np.asarray(params["embed_tokens"]["weight"]))
+    return params
+
+
+def find_tensors(folder: Path) -> dict[str, Entry]:
+    """Return every weight of a checkpoint by its full name, from the headers alone.
+
+    Raises:
+        ValueError: there are no safetensors, a file is missing or damaged, the index leaves
+            the folder or contradicts the files, or a name occurs twice.
+    """
+    placed = None
+    files = [folder / SINGLE]
+    if not files[0].is_file():
+        if not (folder / INDEX).is_file():
+            raise ValueError(_no_weights(folder))
+        placed = read_index(folder / INDEX)
+        files = [folder / shard for shard in sorted(set(placed.values()))]
+    missing = [file.name for file in files if not file.is_file()]
+    if missing:
+        raise ValueError(f"{folder} lacks shards its index names: {_listed(missing)}")
+    entries: dict[str, Entry] = {}
+    for file in files:
+        for name, entry in read_header(file).items():
+            if ignorable(name):
+                continue
+            if full_name(name) in entries:
+                other = entries[full_name(name)].file.name
+                raise ValueError(f"{folder} holds {name} twice, in {other} and {file.name}")
+            if placed is not None and placed.get(name) != file.name:
+                said = f"{placed.get(name, 'nothing')}, not {file.name}"
+                raise ValueError(f"{folder / INDEX} says of {name}: {said}")
+            entries[full_name(name)] = entry
+    return entries
+
+
+def check_tensors(
+    folder: str | Path, entries: dict[str, Entry], expected: dict[str, tuple[int, ...]]
+) -> None:
+    """Compare what a checkpoint holds with what its config asks for.
+
+    Raises:
+        ValueError: they differ; the message lists up to five names of every kind.
+    """
+    both = [name for name in expected if name in entries]
+    complaints = {
+        "missing": [name for name in expected if name not in entries],
+        "unexpected": [name for name in entries if name not in expected],
+        "misshapen": [
+            f"{name} is {list(entries[name].shape)}, expected {list(expected[name])}"
+            for name in both
+            if entries[name].shape != expected[name]
+        ],
+        f"not {'/'.join(STORED)}": [
+            f"{name} is {entries[name].dtype}" for name in both if entries[name].dtype not in STORED
+        ],
+    }
+    said = [f"{kind} {len(names)}: {_listed(names)}" for kind, names in complaints.items() if names]
+    if said:
+        raise ValueError(f"the weights in {folder} do not match its config.json; {'; '.join(said)}")
+
+
+def read_index(file: Path) -> dict[str, str]:
+    """Return tensor name -> shard file name, refusing shards outside the index's folder.
+
+    Raises:
+        ValueError: the index is malformed, or a shard's name is not a plain file name.
+    """
+    try:
+        placed = json.loads(file.read_text(encoding="utf-8"))["weight_map"]
+        shards = set(placed.values())
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{file} is not a checkpoint index: {error!r}") from None
+    for shard in shards:
+        plain = isinstance(shard, str) and shard not in ("", ".", "..")
+        if not plain or any(mark in shard for mark in ("/", "\\", ":", "\0")):
+            raise ValueError(f"{file} names a shard outside its folder: {shard!r}")
+    if not shards:
+        raise ValueError(f"{file} names no shards")
+    return placed
+
+
+def _read(entry: Entry, name: str, shape: tuple[int, ...], dtype: str, device: Any) -> jax.Array:
+    out = _aligned(math.prod(shape), jnp.dtype(dtype))
+    for first, values in read_chunks(entry, name, dtype):
+        out[first : first + values.size] = values
+    return jax.device_put(out.reshape(shape), device)
+
+
+def _aligned(size: int, dtype: np.dtype) -> np.ndarray:
+    raw = np.empty(size * dtype.itemsize + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + size * dtype.itemsize].view(dtype)
+
+
+def _check_head(entry: Entry, embedding: str, table: np.ndarray) -> None:
+    flat = table.reshape(-1)
+    for first, values in read_chunks(entry, HEAD, table.dtype.name):
+        if not np.array_equal(values, flat[first : first + values.size]):
+            remedy = "set tie_word_embeddings to false, or remove the head"
+            raise ValueError(f"embeddings are tied, but {HEAD} is not {embedding}: {remedy}")
+
+
+def _place(params: dict, path: Route, value: jax.Array) -> None:
+    for key in path[:-1]:
+        params = params.setdefault(key, {})
+    params[path[-1]] = value
+
+
+def _no_weights(folder: Path) -> str:
+    found = sorted(file.name for kind in ("bin", "pt", "pth") for file in folder.glob(f"*.{kind}"))
+    if not found:
+        return f"{folder} holds no weights: neither {SINGLE} nor {INDEX}"
+    convert = f"`specjax convert {folder} DESTINATION`"
+    return f"{folder} holds {_listed(found)} but no safetensors; run {convert}, then load that"
+
+
+def _listed(names: Iterable[str]) -> str:
+    names = list(names)
+    more = f", and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return ", ".join(names[:LISTED]) + more

@@ -1,0 +1,89 @@
+"""Hugging Face's tensor names and our parameter paths, as one table per architecture.
+
+A path is a tuple of keys into the nested dict of weights, e.g.
+``("layers", 0, "self_attn", "q_proj", "weight")``; ``weight`` and ``bias`` are appended to
+the modules below, and ``{}`` is the layer. Matrices are [out, in] on both sides, so a
+tensor travels either way unchanged.
+"""
+
+import re
+
+from specjax.config import ModelConfig
+
+Route = tuple[str | int, ...]
+Table = dict[str, str]  # our module -> Hugging Face's module
+
+LLAMA: Table = {
+    "embed_tokens": "model.embed_tokens",
+    "layers.{}.input_layernorm": "model.layers.{}.input_layernorm",
+    "layers.{}.self_attn.q_proj": "model.layers.{}.self_attn.q_proj",
+    "layers.{}.self_attn.k_proj": "model.layers.{}.self_attn.k_proj",
+    "layers.{}.self_attn.v_proj": "model.layers.{}.self_attn.v_proj",
+    "layers.{}.self_attn.o_proj": "model.layers.{}.self_attn.o_proj",
+    "layers.{}.self_attn.q_norm": "model.layers.{}.self_attn.q_norm",
+    "layers.{}.self_attn.k_norm": "model.layers.{}.self_attn.k_norm",
+    "layers.{}.post_attention_layernorm": "model.layers.{}.post_attention_layernorm",
+    "layers.{}.mlp.gate_proj": "model.layers.{}.mlp.gate_proj",
+    "layers.{}.mlp.up_proj": "model.layers.{}.mlp.up_proj",
+    "layers.{}.mlp.down_proj": "model.layers.{}.mlp.down_proj",
+    "norm": "model.norm",
+    "lm_head": "lm_head",
+}
+
+OPT: Table = {
+    "embed_tokens": "model.decoder.embed_tokens",
+    "embed_positions": "model.decoder.embed_positions",
+    "layers.{}.input_layernorm": "model.decoder.layers.{}.self_attn_layer_norm",
+    "layers.{}.self_attn.q_proj": "model.decoder.layers.{}.self_attn.q_proj",
+    "layers.{}.self_attn.k_proj": "model.decoder.layers.{}.self_attn.k_proj",
+    "layers.{}.self_attn.v_proj": "model.decoder.layers.{}.self_attn.v_proj",
+    "layers.{}.self_attn.o_proj": "model.decoder.layers.{}.self_attn.out_proj",
+    "layers.{}.post_attention_layernorm": "model.decoder.layers.{}.final_layer_norm",
+    "layers.{}.mlp.up_proj": "model.decoder.layers.{}.fc1",
+    "layers.{}.mlp.down_proj": "model.decoder.layers.{}.fc2",
+    "norm": "model.decoder.final_layer_norm",
+    "lm_head": "lm_head",
+}
+
+TABLES: dict[str, Table] = {
+    "LlamaForCausalLM": LLAMA,
+    "MistralForCausalLM": LLAMA,
+    "Qwen2ForCausalLM": LLAMA,
+    "Qwen3ForCausalLM": LLAMA,
+    "OPTForCausalLM": OPT,
+}
+
+# Buffers that old exporters wrote beside the weights; the config already says what they say.
+IGNORED = (
+    re.compile(r"(model\.)?layers\.\d+\.self_attn\.rotary_emb\.inv_freq"),
+    re.compile(r"(model\.)?rotary_emb\.inv_freq"),
+)
+
+HEAD = "lm_head.weight"  # with tied embeddings a checkpoint may hold it, as an equal copy
+BARE = "model."  # what names lack in a checkpoint saved without its language-model head
+
+
+def table(config: ModelConfig) -> Table:
+    """Return the names a model's checkpoint uses: only OPT learns its positions."""
+    return OPT if config.positions == "learned" else LLAMA
+
+
+def tensor_name(path: Route, names: Table) -> str:
+    """Return Hugging Face's name of a parameter.
+
+    Raises:
+        KeyError: the architecture has no such module.
+    """
+    module = ".".join("{}" if isinstance(key, int) else key for key in path[:-1])
+    layer = [key for key in path if isinstance(key, int)]
+    return names[module].format(*layer) + f".{path[-1]}"
+
+
+def full_name(name: str) -> str:
+    """Return a tensor's name with the ``model.`` that headless checkpoints leave out."""
+    return name if name.startswith((BARE, "lm_head.")) else BARE + name
+
+
+def ignorable(name: str) -> bool:
+    """Say whether a tensor found in a checkpoint is a known buffer, not a weight."""
+    return any(pattern.fullmatch(name) for pattern in IGNORED)

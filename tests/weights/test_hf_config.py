@@ -1,0 +1,254 @@
+"""config.json in both of transformers' generations, and every fact that is refused."""
+
+import json
+
+import pytest
+import tiny
+
+from specjax.config import Llama3Scaling
+from specjax.weights.hf_config import parse_config, read_config
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+}
+OPT = {key: value for key, value in LLAMA.items() if key != "intermediate_size"} | {
+    "architectures": ["OPTForCausalLM"],
+    "ffn_dim": 48,
+}
+SCALING = {
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+EXPECTED = Llama3Scaling(**SCALING)
+
+
+def of(architecture, **facts):
+    return LLAMA | {"architectures": [architecture]} | facts
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_theta": 5e5, "rope_scaling": {"rope_type": "llama3"} | SCALING},
+        {"rope_theta": 5e5, "rope_scaling": {"type": "llama3"} | SCALING},
+        {"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5} | SCALING},
+        {"rope_theta": 5e5, "rope_parameters": {"rope_type": "llama3"} | SCALING},
+    ],
+)
+def test_both_generations_of_rope_mean_the_same(rope):
+    config = parse_config(LLAMA | rope)
+    assert (config.rope_theta, config.rope_scaling) == (5e5, EXPECTED)
+
+
+@pytest.mark.parametrize(
+    "rope", [{}, {"rope_scaling": None}, {"rope_parameters": {"type": "default"}}]
+)
+def test_plain_rope_is_the_default(rope):
+    config = parse_config(LLAMA | rope)
+    assert (config.rope_theta, config.rope_scaling) == (10000.0, None)
+
+
+def test_what_is_unsaid_follows_transformers():
+    config = parse_config(LLAMA | {"head_dim": None, "num_key_value_heads": None})
+    assert (config.num_kv_heads, config.head_dim) == (4, 8)
+    assert not any((config.tie_word_embeddings, config.qkv_bias, config.mlp_bias))
+    assert config.norm_eps == 1e-6
+    assert parse_config(OPT).tie_word_embeddings
+    assert parse_config(of("Qwen3ForCausalLM", num_key_value_heads=2)).head_dim == 128
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"vocab_size": 99}, {"vocab_size": 99}),
+        ({"hidden_size": 40, "head_dim": 8}, {"hidden_size": 40}),
+        ({"num_hidden_layers": 5}, {"num_layers": 5}),
+        ({"num_attention_heads": 8, "head_dim": 8}, {"num_heads": 8}),
+        ({"num_key_value_heads": 2}, {"num_kv_heads": 2}),
+        ({"head_dim": 16}, {"head_dim": 16}),
+        ({"max_position_embeddings": 77}, {"max_position_embeddings": 77}),
+        ({"rms_norm_eps": 1e-5}, {"norm_eps": 1e-5}),
+        ({"rope_theta": 7}, {"rope_theta": 7.0}),
+        ({"attention_bias": True}, {"qkv_bias": True, "output_bias": True, "mlp_bias": False}),
+        ({"mlp_bias": True}, {"qkv_bias": False, "output_bias": False, "mlp_bias": True}),
+        ({"tie_word_embeddings": True}, {"tie_word_embeddings": True}),
+    ],
+    ids=str,
+)
+def test_every_key_arrives(facts, expected):
+    config, plain = parse_config(LLAMA | facts), parse_config(LLAMA)
+    for name, value in expected.items():
+        assert getattr(config, name) == value
+    assert config != plain
+
+
+def test_opt_is_learned_positions_layer_norm_and_relu():
+    config = parse_config(OPT)
+    assert (config.positions, config.position_offset, config.mlp) == ("learned", 2, "relu")
+    assert (config.norm, config.norm_eps) == ("layer", 1e-5)
+    assert all((config.qkv_bias, config.output_bias, config.mlp_bias))
+    bare = parse_config(OPT | {"enable_bias": False})
+    assert not any((bare.qkv_bias, bare.output_bias, bare.mlp_bias))
+
+
+@pytest.mark.parametrize(
+    ("asked", "stored", "expected"),
+    [
+        ("auto", "bfloat16", "float32"),
+        ("half", "float32", "float16"),
+        ("float", "bfloat16", "float32"),
+        ("bfloat16", "float32", "bfloat16"),
+    ],
+)
+@pytest.mark.parametrize("backend", ["cpu"])
+def test_dtype_is_what_is_asked_and_auto_is_float32_on_a_cpu(
+    asked, stored, expected, backend, monkeypatch
+):
+    monkeypatch.setattr("jax.default_backend", lambda: backend)
+    assert parse_config(LLAMA | {"torch_dtype": stored}, asked).dtype == expected
+
+
+@pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
+@pytest.mark.parametrize("stored", ["bfloat16", "float16", "float32"])
+def test_dtype_auto_is_the_checkpoint_s_on_an_accelerator(key, stored, monkeypatch):
+    monkeypatch.setattr("jax.default_backend", lambda: "gpu")
+    assert parse_config(LLAMA | {key: stored}).dtype == stored
+
+
+MISTRAL_WINDOW = of("MistralForCausalLM", sliding_window=50, num_key_value_heads=2)
+QWEN_WINDOW = of(
+    "Qwen2ForCausalLM", use_sliding_window=True, sliding_window=50, max_window_layers=1
+) | {"num_key_value_heads": 2}
+
+
+@pytest.mark.parametrize("raw", [MISTRAL_WINDOW, QWEN_WINDOW], ids=["mistral", "qwen2"])
+def test_a_sliding_window_is_refused_only_where_it_is_reached(raw):
+    for length in (None, 51):
+        with pytest.raises(ValueError, match=r"sliding_window = 50 .*max_model_len <= 50"):
+            parse_config(raw, max_model_len=length)
+    assert parse_config(raw, max_model_len=50)
+    assert parse_config(raw | {"use_sliding_window": False})
+    assert parse_config(raw | {"sliding_window": None})
+
+
+def test_qwen_layers_below_max_window_layers_see_everything():
+    assert parse_config(QWEN_WINDOW | {"max_window_layers": 3})
+    with pytest.raises(ValueError, match="sliding_window"):
+        parse_config(QWEN_WINDOW | {"layer_types": ["sliding_attention", "full_attention"]})
+    assert parse_config(QWEN_WINDOW | {"layer_types": ["full_attention"] * 3})
+
+
+def test_mistral_that_says_nothing_has_transformers_window():
+    raw = of("MistralForCausalLM", num_key_value_heads=2)
+    with pytest.raises(ValueError, match="sliding_window = 4096"):
+        parse_config(raw)
+    assert parse_config(raw, max_model_len=4096)
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"layer_types": ["sliding_attention"] * 3}, "sliding_window"),
+        ({"layer_types": ["linear_attention"] * 3}, "layer_types = .*linear_attention"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_type = 'yarn'"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type = 'linear'"),
+        ({"rope_scaling": {"rope_type": "dynamic"}}, "rope_type = 'dynamic'"),
+        ({"rope_parameters": {"rope_type": "longrope"}}, "rope_type = 'longrope'"),
+        ({"rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 2]}}, "mrope_section = "),
+        ({"rope_scaling": {"type": "default", "mrope_section": [1]}}, "mrope_section = "),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "full_attention"),
+        ({"rope_parameters": {"novel_factor": 3}}, "novel_factor = 3"),
+        ({"rope_scaling": "yarn"}, "rope_scaling must be an object, got 'yarn'"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "lacks low_freq_factor"),
+        ({"rope_theta": 1.0, "rope_parameters": {"rope_theta": 2.0}}, "rope_theta twice"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor = 0.5"),
+        ({"num_experts": 8}, "num_experts = 8"),
+        ({"num_local_experts": 8}, "num_local_experts = 8"),
+        ({"n_routed_experts": 64}, "n_routed_experts = 64"),
+        ({"quantization_config": {"quant_method": "awq"}}, "quantization_config = .*awq"),
+        ({"vision_config": {"depth": 2}}, "vision_config"),
+        ({"audio_config": {"depth": 2}}, "audio_config"),
+        ({"text_config": {"depth": 2}}, "text_config"),
+        ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
+        ({"logits_scaling": 8.0}, "logits_scaling = 8.0"),
+        ({"embedding_multiplier": 12.0}, "embedding_multiplier = 12.0"),
+        ({"final_logit_softcapping": 30.0}, "final_logit_softcapping = 30.0"),
+        ({"architectures": ["FooForCausalLM"]}, "FooForCausalLM.*known are Llama.*OPTForCausalLM"),
+        ({"architectures": None, "model_type": "foo"}, "model_type 'foo'.*known are"),
+        ({"hidden_size": None}, "lacks hidden_size"),
+        ({"hidden_size": "32"}, "hidden_size must be a number, got '32'"),
+        ({"vocab_size": 0}, "vocab_size must be at least 1, got 0"),
+        ({"num_attention_heads": 0}, "num_heads must be at least 1, got 0"),
+        ({"num_key_value_heads": 3}, "num_heads 4 is not a multiple of num_kv_heads 3"),
+        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings must be true or false"),
+    ],
+    ids=str,
+)
+def test_what_is_not_implemented_is_refused_by_name(facts, message):
+    with pytest.raises(ValueError, match=message):
+        parse_config(LLAMA | facts)
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"word_embed_proj_dim": 16}, "word_embed_proj_dim = 16"),
+        ({"do_layer_norm_before": False}, "do_layer_norm_before = False"),
+        ({"_remove_final_layer_norm": True}, "_remove_final_layer_norm = True"),
+        ({"layer_norm_elementwise_affine": False}, "layer_norm_elementwise_affine = False"),
+        ({"activation_function": "gelu"}, "activation_function = 'gelu'"),
+        ({"hidden_size": 33}, "hidden_size 33 is not a multiple"),
+    ],
+    ids=str,
+)
+def test_opt_s_other_shapes_are_refused_by_name(facts, message):
+    with pytest.raises(ValueError, match=message):
+        parse_config(OPT | facts)
+
+
+def test_facts_another_architecture_ignores_are_refused():
+    for name, key in [("MistralForCausalLM", "attention_bias"), ("Qwen3ForCausalLM", "mlp_bias")]:
+        raw = of(name, sliding_window=None, num_key_value_heads=2) | {key: True}
+        with pytest.raises(ValueError, match=f"{key} = True .*{name}"):
+            parse_config(raw)
+
+
+def test_an_unknown_dtype_names_the_known():
+    with pytest.raises(ValueError, match=r"'int8': use one of auto, .*half"):
+        parse_config(LLAMA, "int8")
+
+
+@pytest.mark.parametrize("variant", tiny.VARIANTS)
+def test_old_and_new_files_of_a_variant_read_alike(variant, tmp_path):
+    tiny.save(tiny.reference(variant)[0], tmp_path)
+    config, raw = read_config(tmp_path)
+    rope = raw.pop("rope_parameters", None) or {}
+    theta = {"rope_theta": rope.pop("rope_theta")} if "rope_theta" in rope else {}
+    old = raw | theta | {"rope_scaling": rope if rope.get("rope_type") == "llama3" else None}
+    assert parse_config(old) == config
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"architectures": '])
+def test_a_damaged_file_is_an_error(text, tmp_path):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ValueError, match=r"config\.json"):
+        read_config(tmp_path)
+
+
+def test_a_missing_file_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match=r"no config\.json"):
+        read_config(tmp_path / "nowhere")
+
+
+def test_the_raw_file_comes_back_as_it_stands(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA | {"eos_token_id": [1, 2]}))
+    assert read_config(tmp_path)[1] == LLAMA | {"eos_token_id": [1, 2]}

@@ -1,0 +1,121 @@
+"""Tiny checkpoints of every architecture, made by transformers, with no tensor left at rest.
+
+Fresh models have zero biases, unit norms and logits near zero: half of all mistakes would
+not show. Here every tensor is random and the logits spread by at least one.
+"""
+
+import functools
+import json
+import os
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import numpy as np
+import torch
+import transformers
+
+ROWS, LENGTH, VOCAB = 2, 40, 97
+
+SIZES = {
+    "vocab_size": VOCAB,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-2,  # far from the default, so that a default shows
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+LLAMA3 = {  # original context 16: most of the 40 positions lie beyond it
+    "rope_type": "llama3",
+    "rope_theta": 5000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+GROUPED = SIZES | {"num_key_value_heads": 2}
+OPT = {key: value for key, value in SIZES.items() if key not in ("intermediate_size",)} | {
+    "ffn_dim": 80,
+    "word_embed_proj_dim": 48,
+}
+
+
+def _theta(value):
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": value}}
+
+
+VARIANTS = {
+    "llama2": ("LlamaForCausalLM", SIZES | _theta(10000.0)),
+    "llama3": ("LlamaForCausalLM", GROUPED | {"rope_parameters": LLAMA3}),
+    "llama-biased": (
+        "LlamaForCausalLM",
+        GROUPED | {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
+    ),
+    "mistral": (
+        "MistralForCausalLM",
+        GROUPED | _theta(1e6) | {"head_dim": 16, "sliding_window": None},
+    ),
+    "qwen2": ("Qwen2ForCausalLM", GROUPED | _theta(1e6)),
+    "qwen2-tied": ("Qwen2ForCausalLM", GROUPED | {"tie_word_embeddings": True}),
+    "qwen3": ("Qwen3ForCausalLM", GROUPED | {"head_dim": 16}),
+    "qwen3-biased": (
+        "Qwen3ForCausalLM",
+        GROUPED | _theta(1e6) | {"head_dim": 16, "attention_bias": True},
+    ),
+    "opt": ("OPTForCausalLM", OPT),
+    "opt-untied": ("OPTForCausalLM", OPT | {"tie_word_embeddings": False}),
+    "opt-unbiased": ("OPTForCausalLM", OPT | {"enable_bias": False}),
+}
+
+
+def tokens() -> np.ndarray:
+    """Return the token ids every variant reads, [ROWS, LENGTH]."""
+    return np.random.default_rng(0).integers(3, VOCAB, (ROWS, LENGTH)).astype(np.int32)
+
+
+def build(variant: str) -> transformers.PreTrainedModel:
+    """Return a float32 model whose every tensor is random."""
+    architecture, facts = VARIANTS[variant]
+    kind = getattr(transformers, architecture)
+    torch.manual_seed(0)
+    model = kind(kind.config_class(**facts, attn_implementation="eager")).eval()
+    draw = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for value in model.parameters():
+            noise = torch.randn(value.shape, generator=draw)
+            scale = 0.5 if value.ndim == 1 else 1.5 * value.shape[1] ** -0.5
+            value.copy_(noise * scale + (0.7 if value.ndim == 1 else 0.0))
+    for name, value in model.named_parameters():
+        assert value.std() > 0.05, f"{name} is not random"
+    return model
+
+
+def logits(model: transformers.PreTrainedModel) -> np.ndarray:
+    """Return transformers' own float32 logits, [ROWS, LENGTH, VOCAB]."""
+    with torch.no_grad():
+        said = model(torch.from_numpy(tokens()).long()).logits.numpy()
+    assert said.std() >= 1, f"logits are too flat to tell mistakes: {said.std()}"
+    return said
+
+
+def save(model: transformers.PreTrainedModel, folder: Path, **options) -> Path:
+    """Write the model as transformers does."""
+    model.save_pretrained(folder, **options)
+    return folder
+
+
+@functools.cache
+def reference(variant: str) -> tuple[transformers.PreTrainedModel, np.ndarray]:
+    """Return a variant's model and its logits, built once."""
+    model = build(variant)
+    return model, logits(model)
+
+
+def edit_config(folder: Path, **changes) -> None:
+    """Overwrite keys of a saved config.json; ``None`` stays as null."""
+    raw = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(raw | changes))
