@@ -4,6 +4,7 @@ Each is under ``jax.jit`` by itself, so it appears in a jaxpr under its own name
 survives ``vmap`` and ``grad``. Weights are stored as Hugging Face stores them, [out, in].
 """
 
+import functools
 import math
 
 import jax
@@ -38,7 +39,7 @@ def linear(
     return y if bias is None else y + bias.reshape((1,) * len(lead) + bias.shape)
 
 
-@jax.jit
+@functools.partial(jax.jit, static_argnames="epsilon")
 def rms_norm(
     x: Float[Array, "*lead D"], weight: Float[Array, "D"], epsilon: float
 ) -> Float[Array, "*lead D"]:
@@ -48,7 +49,7 @@ def rms_norm(
     return wide.astype(x.dtype) * weight.reshape((1,) * (x.ndim - 1) + weight.shape)
 
 
-@jax.jit
+@functools.partial(jax.jit, static_argnames="epsilon")
 def layer_norm(
     x: Float[Array, "*lead D"], weight: Float[Array, "D"], bias: Float[Array, "D"], epsilon: float
 ) -> Float[Array, "*lead D"]:

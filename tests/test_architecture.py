@@ -15,7 +15,7 @@ FLOORS = (
     ("decode",),
     ("train", "simulate", "audit", "weights", "bundled", "compile_cache"),
     ("engine",),
-    ("cli", "__main__", "demo", "server", "ab", "bench", "viz"),
+    ("cli", "__main__", "complete", "demo", "doctor", "server", "ab", "bench", "viz"),
 )
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
 PURE = 6  # below this floor nothing touches the world

@@ -14,9 +14,8 @@ from specjax.drafters.draft_model import draft_model
 from specjax.drafters.ngram import ngram
 from specjax.drafters.none import none
 from specjax.models.build import build_target, init_params
-from specjax.topology import ancestors, chain_parents, depths
-from specjax.types import IDLE, Draft, Drafter, Engine, Params, State, Text
-from specjax.verify.rejection import rejection
+from specjax.topology import ancestors, depths
+from specjax.types import Draft, Drafter, Engine, Params, State, Text
 from specjax.verify.walk import walk
 
 VOCAB = 40
@@ -180,36 +179,33 @@ def random_rows(size: int, seed: int, *, plain: bool = False, max_tokens: int = 
     return rows
 
 
-def oracle(
-    parents: tuple[int, ...], truth: list[list[int]], starts: list[int], skill: float, seed: int
-) -> tuple[Drafter, np.ndarray]:
-    """Build a drafter that knows the answer, in any tree, and is wrong now and then.
+class Answers(NamedTuple):
+    """The weights of the drafter that knows: what will be said, and how often it is right."""
 
-    Its weights are the answers [B, T]. On each level one node (another each round) carries
-    the true next token with probability ``skill``; the rest carry other tokens.
-    """
-    answers = np.full((len(truth), CAPACITY), 0, np.int32)
-    for b, (tokens, start) in enumerate(zip(truth, starts, strict=True)):
-        answers[b, start : start + len(tokens)] = tokens
-    return guided(tuple(parents), skill, seed), answers
+    tokens: jax.Array  # [B, T]
+    skill: jax.Array
 
 
 @functools.cache
-def guided(parents: tuple[int, ...], skill: float, seed: int) -> Drafter:
-    """A drafter whose params are the answers; see ``oracle``."""
+def guided(parents: tuple[int, ...]) -> Drafter:
+    """Build a drafter that knows the answer, in any tree, and is wrong now and then.
+
+    Each node carries the true token of its place with probability ``skill``, and a wrong one
+    otherwise, so accepted paths wander through the tree.
+    """
     tree = jnp.asarray([parents], jnp.int32)
     depth = depths(ancestors(tree))[0]
     nodes = len(parents)
 
     def propose(params, state, text, sampling, keys, window):
         size = text.tokens.shape[0]
-        key = jax.random.fold_in(jax.random.key(seed), text.lengths.sum())
+        key = jax.random.fold_in(jax.random.key(5), text.lengths.sum())
         index = jnp.minimum(text.lengths[:, None] - 1 + depth[None], CAPACITY - 1)
-        right = jnp.take_along_axis(params, index, axis=1)
-        luck = jax.random.uniform(key, (size, nodes), jnp.float32) < skill
+        right = jnp.take_along_axis(params.tokens, index, axis=1)
+        lucky = jax.random.uniform(key, (size, nodes), jnp.float32) < params.skill
         wrong = (right + 1 + jnp.arange(nodes)[None]) % VOCAB
         root = jnp.take_along_axis(text.tokens, text.lengths[:, None] - 1, axis=1)
-        tokens = jnp.where(luck, right, wrong)
+        tokens = jnp.where(lucky, right, wrong)
         tokens = jnp.where(jnp.arange(nodes)[None] == 0, root, tokens)
         shape = jnp.broadcast_to(tree, (size, nodes))
         return Draft(tokens, shape, jnp.ones((size, nodes), bool), None), state
@@ -223,6 +219,15 @@ def guided(parents: tuple[int, ...], skill: float, seed: int) -> Drafter:
     )
 
 
+def knowing(truth: Result, rows: list[Row], skill: float) -> Params:
+    """Give ``guided`` its weights: the answers of a run."""
+    tokens = np.zeros((len(rows), CAPACITY), np.int32)
+    for b, row in enumerate(rows):
+        end = len(row.prompt) + len(truth.tokens[b])
+        tokens[b, len(row.prompt) : end] = truth.tokens[b]
+    return weights()._replace(draft=Answers(jnp.asarray(tokens), jnp.float32(skill)))
+
+
 def close(a: np.ndarray, b: np.ndarray) -> bool:
     """Say whether logits agree as law 1(b) asks: within 1e-4 x max(1, largest)."""
     return bool(np.abs(a - b).max() <= 1e-4 * max(1.0, float(np.abs(a).max())))
@@ -234,9 +239,9 @@ CHAINS = {  # N = 5 for all of them
     "draft_model coupled": draft_model(TARGET, 4, "coupled"),
 }
 PLAIN = none
+CHAIN = (0, 0, 1, 2, 3)
 TREES = {
     "bush": (0, 0, 0, 0, 1, 1, 2, 4, 4, 7),
     "chain in a larger tree": (0, 0, 1, 2, 3, 0),
     "binary": (0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6),
 }
-__all__ = ["IDLE", "chain_parents", "rejection"]

@@ -12,7 +12,6 @@ from specjax.weights import load
 from specjax.weights.hf_config import read_config
 
 UP = "model.layers.1.mlp.up_proj.weight"
-DOWN = "model.layers.1.mlp.down_proj.weight"
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +60,7 @@ def edit_index(folder, change):
         (lambda t: t.update(novel=torch.ones(2)), r"unexpected 1: model\.novel"),
         (
             lambda t: t.update({UP: t[UP].T.contiguous()}),
-            rf"{UP} is \[48, 80\], expected \[80, 48\]",
+            rf"{UP} is \[48, 80\], expected",
         ),
         (lambda t: t.update({UP: t[UP].reshape(-1)}), rf"{UP} is \[3840\], expected \[80, 48\]"),
         (lambda t: t.update({UP: t[UP].to(torch.int32)}), rf"not F32/F16/BF16 1: {UP} is I32"),
@@ -103,9 +102,11 @@ def test_an_untied_model_needs_its_head(folder):
     refuse(folder, r"missing 1: lm_head\.weight")
 
 
-@pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers", "num_key_value_heads"])
-def test_a_config_of_another_size_is_an_error(folder, key):
-    tiny.edit_config(folder, **{key: 4})
+@pytest.mark.parametrize(
+    "change", [{"hidden_size": 96}, {"num_hidden_layers": 1}, {"num_key_value_heads": 4}], ids=str
+)
+def test_a_config_of_another_size_is_an_error(folder, change):
+    tiny.edit_config(folder, **change)
     refuse(folder, "do not match its config.json")
 
 
@@ -151,7 +152,6 @@ def test_a_damaged_header_is_an_error(folder, header, message):
 
 
 def test_a_missing_shard_is_named(shards):
-    (shards / "model-00002-of-00004.safetensors").unlink(missing_ok=True)
     gone = sorted(shards.glob("model-*.safetensors"))[0]
     gone.unlink()
     refuse(shards, rf"lacks shards its index names: {gone.name}")

@@ -1,0 +1,304 @@
+"""The command line: parse, call, and say in one line what went wrong.
+
+Everything heavy is imported inside the commands, so that ``--help`` is immediate.
+"""
+
+import functools
+import os
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from specjax import __version__
+from specjax.engine.speculative import ENGINE_ONLY
+
+DEBUG = "SPECJAX_DEBUG"  # the environment variable behind --debug
+USER_ERRORS = (ValueError, OSError, ImportError)
+FORWARDED = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+app = typer.Typer(
+    help="Exact speculative decoding in JAX.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+bench = typer.Typer(help="Measure this machine.", no_args_is_help=True)
+app.add_typer(bench, name="bench")
+
+
+def main() -> None:
+    """Run the command line."""
+    app(prog_name="specjax")
+
+
+def plainly(command: Callable) -> Callable:
+    """Turn errors of the user into one line and exit code 2, Ctrl-C into exit code 130.
+
+    Warnings become one line each, once per place. --debug keeps the traceback.
+    """
+
+    @functools.wraps(command)
+    def run(*args, **kwargs):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("default", module=r"specjax(\.|$)")
+            warnings.showwarning = warn_once()
+            try:
+                return command(*args, **kwargs)
+            except KeyboardInterrupt:
+                typer.echo("interrupted", err=True)
+                raise typer.Exit(130) from None
+            except BrokenPipeError:  # `specjax ... | head`
+                raise
+            except USER_ERRORS as error:
+                if os.environ.get(DEBUG):
+                    raise
+                typer.echo(f"error: {one_line(error)}", err=True)
+                raise typer.Exit(2) from None
+
+    return run
+
+
+def warn_once() -> Callable:
+    """Make a ``warnings.showwarning`` of one plain line per place and beginning."""
+    seen = set()
+
+    def show(message, category, filename, lineno, file=None, line=None):
+        place = filename, lineno, str(message)[:20]
+        if place not in seen:
+            seen.add(place)
+            typer.echo(f"warning: {one_line(message)}", err=True)
+
+    return show
+
+
+def one_line(message: Any) -> str:
+    """Fold a message into one line; an OSError's without its number."""
+    if isinstance(message, OSError) and message.strerror and message.filename:
+        return f"{message.strerror}: {message.filename}"
+    return " ".join(str(message).split()) or type(message).__name__
+
+
+class EngineCommand(TyperCommand):
+    """A command that takes vLLM's spellings.
+
+    Underscores may stand for dashes, and options that mean something only to vLLM's engine
+    are set aside, with their values, in ``ctx.meta["engine_only"]``.
+    """
+
+    def parse_args(self, ctx, args):
+        """Set vLLM's own options aside and parse the rest."""
+        known = {name for param in self.params for name in (*param.opts, *param.secondary_opts)}
+        args, ctx.meta["engine_only"] = set_aside(args, known)
+        return super().parse_args(ctx, args)
+
+
+def set_aside(args: Sequence[str], known: set[str]) -> tuple[list[str], dict[str, bool]]:
+    """Split arguments into those for us, spelt with dashes, and vLLM's engine-only options."""
+    kept, inert, waiting = [], {}, list(args)
+    while waiting:
+        word = waiting.pop(0)
+        name, equals, value = word.partition("=")
+        dashed = name.replace("_", "-")
+        option = dashed.removeprefix("--").removeprefix("no-").replace("-", "_")
+        if name.startswith("--") and dashed in known:
+            kept.append(dashed + equals + value)
+        elif name.startswith("--") and option in ENGINE_ONLY:
+            inert[option] = True
+            if not equals and waiting and not waiting[0].startswith("-"):
+                waiting.pop(0)
+        else:
+            kept.append(word)
+    return kept, inert
+
+
+def say_version(wanted: bool) -> None:
+    """Print the version and leave."""
+    if wanted:
+        typer.echo(f"specjax {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=say_version, is_eager=True, help="Say it.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+) -> None:
+    """Exact speculative decoding in JAX."""
+    if debug:
+        os.environ[DEBUG] = "1"
+
+
+@app.command()
+@plainly
+def demo(
+    out: Annotated[Path, typer.Option(help="Where to save the picture.")] = Path(
+        "specjax_demo.png"
+    ),
+) -> None:
+    """Complete Python code with the bundled model, plainly and with drafters, and compare."""
+    from specjax.compile_cache import enable_compile_cache
+    from specjax.demo import run_demo
+
+    enable_compile_cache()
+    if not run_demo(out):
+        raise typer.Exit(1)
+
+
+@app.command(cls=EngineCommand)
+@plainly
+def generate(
+    ctx: typer.Context,
+    model: Annotated[str, typer.Option(help="Checkpoint folder, or 'bundled'.")] = "bundled",
+    speculative_config: Annotated[
+        str | None, typer.Option("--speculative-config", "-sc", help="vLLM's options, as JSON.")
+    ] = None,
+    prompt: Annotated[list[str] | None, typer.Option(help="May be repeated.")] = None,
+    prompt_file: Annotated[
+        Path | None,
+        typer.Option(help="A text file: one prompt. A .jsonl file: one per line. '-': stdin."),
+    ] = None,
+    stream: Annotated[bool, typer.Option("--stream", help="Show tokens as they come.")] = False,
+    json_lines: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per completion.")
+    ] = False,
+    max_tokens: Annotated[int, typer.Option(help="Output tokens per completion.")] = 128,
+    temperature: Annotated[float, typer.Option(help="0: the most likely token.")] = 0.0,
+    top_p: float = 1.0,
+    top_k: int = 0,
+    min_p: float = 0.0,
+    seed: Annotated[int | None, typer.Option(help="Same seed, same text.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="Stop string; may be repeated.")] = None,
+    n: Annotated[int, typer.Option("--n", "-n", help="Completions per prompt.")] = 1,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos")] = False,
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    tokenizer: Annotated[str | None, typer.Option(help="Another tokenizer's folder.")] = None,
+    max_model_len: int | None = None,
+    max_num_seqs: Annotated[int, typer.Option(help="Requests side by side.")] = 8,
+    device: Annotated[str, typer.Option(help="auto, cpu, gpu or tpu.")] = "auto",
+    tensor_parallel_size: Annotated[
+        int, typer.Option("--tensor-parallel-size", "-tp", help="Devices that share the weights.")
+    ] = 1,
+    quantization: Annotated[str | None, typer.Option(hidden=True)] = None,
+    speculative_model: Annotated[str | None, typer.Option(help="Legacy.")] = None,
+    num_speculative_tokens: Annotated[int | None, typer.Option(help="Legacy.")] = None,
+    speculative_method: Annotated[str | None, typer.Option(help="Legacy.")] = None,
+    ngram_prompt_lookup_max: Annotated[int | None, typer.Option(help="Legacy.")] = None,
+    ngram_prompt_lookup_min: Annotated[int | None, typer.Option(help="Legacy.")] = None,
+    speculative_draft_tensor_parallel_size: Annotated[
+        int | None, typer.Option(help="Legacy.")
+    ] = None,
+    speculative_max_model_len: Annotated[int | None, typer.Option(help="Legacy.")] = None,
+    speculative_model_quantization: Annotated[str | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Complete prompts. Completions go to stdout, everything else to stderr.
+
+    Options that only vLLM's engine has (--gpu-memory-utilization, --enforce-eager,
+    --trust-remote-code, ...) are accepted with one warning; underscores may stand for dashes.
+    """
+    from specjax.complete import complete, read_prompts
+    from specjax.engine.params import SamplingParams
+
+    prompts = read_prompts(prompt or [], prompt_file)
+    sampling = SamplingParams(
+        n=n,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        min_p=min_p,
+        seed=seed,
+        stop=stop,
+        ignore_eos=ignore_eos,
+    )
+    legacy = {
+        "speculative_model": speculative_model,
+        "num_speculative_tokens": num_speculative_tokens,
+        "speculative_method": speculative_method,
+        "ngram_prompt_lookup_max": ngram_prompt_lookup_max,
+        "ngram_prompt_lookup_min": ngram_prompt_lookup_min,
+        "speculative_draft_tensor_parallel_size": speculative_draft_tensor_parallel_size,
+        "speculative_max_model_len": speculative_max_model_len,
+        "speculative_model_quantization": speculative_model_quantization,
+    }
+    legacy = {name: value for name, value in legacy.items() if value is not None}
+    if legacy and speculative_config is not None:
+        raise ValueError(
+            f"--speculative-config and its legacy forms {sorted(legacy)} exclude each other."
+        )
+    options = {
+        "speculative_config": speculative_config,
+        "dtype": dtype,
+        "tokenizer": tokenizer,
+        "max_model_len": max_model_len,
+        "max_num_seqs": max_num_seqs,
+        "device": device,
+        "tensor_parallel_size": tensor_parallel_size,
+        "quantization": quantization,
+        **legacy,
+        **ctx.meta["engine_only"],
+    }
+    complete(model, options, prompts, sampling, stream=stream, json_lines=json_lines)
+
+
+@app.command(context_settings=FORWARDED)
+@plainly
+def train(ctx: typer.Context) -> None:
+    """Train a small language model (specjax train lm --help)."""
+    from specjax.compile_cache import enable_compile_cache
+    from specjax.train.command import lm
+
+    training = typer.Typer(help="Train.", no_args_is_help=True, add_completion=False)
+    training.callback()(lambda: None)  # keeps `lm` a command of its own
+    training.command("lm")(plainly(lm))
+    enable_compile_cache()
+    code = training(ctx.args, prog_name="specjax train", standalone_mode=False)
+    raise typer.Exit(code or 0)
+
+
+@app.command()
+@plainly
+def convert(
+    source: Annotated[Path, typer.Argument(help="A folder with .bin or .pt weights.")],
+    destination: Annotated[Path, typer.Argument(help="A new folder.")],
+) -> None:
+    """Turn PyTorch's pickled weights into safetensors (needs the torch extra)."""
+    from specjax.weights import convert as weights
+
+    typer.echo(f"wrote {weights.convert(source, destination)}")
+
+
+@app.command()
+@plainly
+def doctor() -> None:
+    """Say what is installed, what is missing, and where things are."""
+    from specjax.doctor import examine
+
+    if not examine(typer.echo):
+        raise typer.Exit(1)
+
+
+@bench.command()
+@plainly
+def step(
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the rows here, as JSON.")
+    ] = None,
+    reps: Annotated[int, typer.Option(min=1, help="Repetitions; medians are reported.")] = 15,
+) -> None:
+    """Time one round of a 100M-parameter model, and generate against transformers."""
+    from specjax.bench.step import bench_step
+    from specjax.compile_cache import enable_compile_cache
+
+    enable_compile_cache()
+    bench_step(json_file, reps=reps)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""``specjax generate``: prompts in, completions on stdout, the rest on stderr."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from specjax.compile_cache import enable_compile_cache
+from specjax.engine.llm import LLM
+from specjax.engine.outputs import CompletionOutput, RequestOutput
+from specjax.engine.params import SamplingParams
+from specjax.live import show
+
+
+def read_prompts(prompts: Sequence[str], file: Path | None) -> list[str]:
+    """Collect prompts from options and a file.
+
+    A .jsonl file has one prompt per line: a string, ``{"prompt": ...}``, or
+    ``{"turns": [prompt, ...]}`` as the shipped ones. Any other file is one prompt.
+
+    Raises:
+        ValueError: no prompt, an unreadable line, or text that is not UTF-8.
+        OSError: the file cannot be read.
+    """
+    found = list(prompts)
+    if file is not None:
+        try:
+            text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{file} is not UTF-8 text: {error}") from None
+        found += parse_lines(file, text) if file.suffix == ".jsonl" else [text]
+    if not found:
+        raise ValueError("no prompt: pass --prompt TEXT or --prompt-file FILE.")
+    return found
+
+
+def parse_lines(file: Path, text: str) -> list[str]:
+    """Read one prompt per line of JSON."""
+    found = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"{file} line {number} is not JSON: {error}") from None
+        if isinstance(value, dict):
+            turns = value.get("turns")
+            value = value.get("prompt", turns[0] if isinstance(turns, list) and turns else None)
+        if not isinstance(value, str):
+            raise ValueError(f'{file} line {number} needs "prompt" or "turns", got {line!r}.')
+        found.append(value)
+    return found
+
+
+def complete(
+    model: str,
+    options: Mapping[str, Any],
+    prompts: Sequence[str],
+    sampling: SamplingParams,
+    *,
+    stream: bool,
+    json_lines: bool,
+) -> None:
+    """Complete the prompts and print the completions."""
+    if stream and (json_lines or sampling.n > 1):
+        raise ValueError("--stream shows one completion per prompt: not with --json or --n.")
+    enable_compile_cache()
+    llm = LLM(model, **options)
+    console, notes = Console(highlight=False), Console(stderr=True, highlight=False)
+    if stream:
+        for number, prompt in enumerate(prompts):
+            heading(notes, number, len(prompts))
+            show(llm, prompt, sampling, console)
+    else:
+        for number, output in enumerate(llm.generate(list(prompts), sampling)):
+            for completion in output.outputs:
+                if json_lines:
+                    print(json.dumps(to_json(output, completion)))
+                    continue
+                heading(notes, number, len(prompts), completion.index, sampling.n)
+                if console.is_terminal:
+                    console.print(Text(output.prompt or "", style="dim"), end="", soft_wrap=True)
+                print(completion.text)
+    counters = llm.counters
+    if counters.num_drafts:
+        notes.print(
+            f"mean acceptance length {counters.mean_acceptance_length:.2f}, acceptance rate "
+            f"{counters.acceptance_rate:.0%} ({counters.num_accepted_tokens} of "
+            f"{counters.num_draft_tokens} drafted tokens)"
+        )
+
+
+def heading(notes: Console, number: int, prompts: int, sample: int = 0, samples: int = 1) -> None:
+    """Say which completion follows, if there are several."""
+    if prompts * samples > 1:
+        which = f", sample {sample + 1} of {samples}" if samples > 1 else ""
+        notes.print(f"--- prompt {number + 1} of {prompts}{which}", style="bold")
+
+
+def to_json(output: RequestOutput, completion: CompletionOutput) -> dict[str, Any]:
+    """Return a completion as plain JSON values."""
+    metrics = completion.spec_decode_metrics
+    return {
+        "prompt": output.prompt,
+        "index": completion.index,
+        "text": completion.text,
+        "token_ids": list(completion.token_ids),
+        "finish_reason": completion.finish_reason,
+        "stop_reason": completion.stop_reason,
+        "spec_decode_metrics": None if metrics is None else metrics.to_dict(),
+    }

@@ -1,0 +1,218 @@
+"""``specjax demo``: real prompts, plain and with drafters, the same text and what it took."""
+
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from specjax.bundled import prompts as shipped_prompts
+from specjax.engine.llm import LLM
+from specjax.engine.loop import PREFILL_CHUNK, Progress
+from specjax.engine.params import SamplingParams
+from specjax.engine.rows import bucket
+from specjax.live import legend, show
+from specjax.metrics import SpecDecodeCounters
+from specjax.viz.methods import Method, method_comparison
+
+NUM_TOKENS = 128
+NUM_PER_CATEGORY = 3
+REPS = 3
+SEED = 7
+GREEDY, WARM = 0.0, 0.8
+SHOWN = "ngram"  # the method whose completion is streamed
+HEADINGS = ("method", "tokens/s", "speedup", "tokens per round", "acceptance", "same text")
+
+
+class Arm(NamedTuple):
+    """One line of the table: a drafter, a temperature, and the arm it is compared with."""
+
+    name: str
+    temperature: float
+    config: dict[str, Any] | None
+    plain: str
+
+
+class Run(NamedTuple):
+    """What one arm wrote on all prompts, and how often it asked the target."""
+
+    token_ids: tuple[tuple[int, ...], ...]
+    num_rounds: int  # without the first token of each prompt, which prefill makes
+    counters: SpecDecodeCounters
+
+
+def arms(draft: str) -> tuple[Arm, ...]:
+    """List what is compared."""
+    ngram = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 2}
+    greedy = {"method": "draft_model", "model": draft, "num_speculative_tokens": 4}
+    coupled = {**greedy, "draft_sample_method": "coupled"}
+    cold, hot = "plain", f"plain, T={WARM}"
+    return (
+        Arm(cold, GREEDY, None, cold),
+        Arm("ngram", GREEDY, ngram, cold),
+        Arm("draft model", GREEDY, greedy, cold),
+        Arm(hot, WARM, None, hot),
+        Arm(f"draft model, coupled, T={WARM}", WARM, coupled, hot),
+    )
+
+
+def run_demo(
+    out: Path,
+    *,
+    model: str = "bundled",
+    draft: str = "bundled:draft",
+    num_tokens: int = NUM_TOKENS,
+    console: Console | None = None,
+) -> bool:
+    """Run the comparison, show it, save a picture; return whether every text was the same.
+
+    Compiling is not timed: every arm completes all prompts once before the clock starts.
+    Then the arms take turns, ``REPS`` times.
+    """
+    console = console or Console(highlight=False)
+    started = time.monotonic()
+    several = arms(draft)
+    llms: dict[str, LLM] = {}
+    for config in (None, *(arm.config for arm in several if arm.config)):
+        llms[str(config)] = LLM(model, speculative_config=config, max_num_seqs=1)
+    target = llms[str(None)]
+    prompts = choose_prompts(target, num_tokens)
+    console.print(
+        f"{len(prompts)} Python prompts, {num_tokens} new tokens each, one at a time. "
+        f"Compiling {len(several)} methods first; that is not timed."
+    )
+    params = [
+        SamplingParams(temperature=arm.temperature, seed=SEED, max_tokens=num_tokens)
+        for arm in several
+    ]
+    pairs = [(llms[str(arm.config)], one) for arm, one in zip(several, params, strict=True)]
+    runs = [complete_all(llm, prompts, one) for llm, one in pairs]
+    seconds: list[list[float]] = [[] for _ in several]
+    for _ in range(REPS):
+        for times, (llm, one) in zip(seconds, pairs, strict=True):
+            times.append(clock(llm, prompts, one))
+
+    by_name = {arm.name: i for i, arm in enumerate(several)}
+    methods, same = [], []
+    for i, arm in enumerate(several):
+        plain = by_name[arm.plain]
+        methods.append(summarize(arm, runs[i], seconds[i], seconds[plain]))
+        same.append(runs[i].token_ids == runs[plain].token_ids)
+    print_table(console, methods, same)
+    console.print(f"Median of {REPS} interleaved runs. {verdict(methods)}")
+
+    shown = by_name[SHOWN]
+    console.rule(f"{SHOWN}, live") if console.is_terminal else console.print(f"{SHOWN}, live:")
+    show(pairs[shown][0], prompts[0], params[shown], console)
+    if console.is_terminal:
+        console.print(legend())
+    save_picture(out, methods)
+    console.print(f"Saved {out}. {time.monotonic() - started:.0f} s in all.")
+    for arm, equal in zip(several, same, strict=True):
+        if not equal:
+            console.print(f"DIFFERENT TEXT: {arm.name} did not write what {arm.plain} wrote.")
+    return all(same)
+
+
+def choose_prompts(llm: LLM, num_tokens: int) -> list[str]:
+    """Take a few shipped prompts of each category that run in the same compiled programs."""
+    shapes: dict[tuple[int, int], list[dict]] = {}
+    for prompt in shipped_prompts():
+        length = len(llm.tokenizer.encode(prompt["turns"][0]))
+        if length + num_tokens <= llm.max_model_len:
+            chunk = min(bucket(length, 16), PREFILL_CHUNK)
+            shapes.setdefault((chunk, bucket(length + num_tokens, 64)), []).append(prompt)
+    if not shapes:
+        raise ValueError(f"no shipped prompt fits a context of {llm.max_model_len} tokens.")
+    alike = max(shapes.values(), key=len)
+    chosen: dict[str, list[str]] = {}
+    for prompt in alike:
+        chosen.setdefault(prompt["category"], []).append(prompt["turns"][0])
+    return [text for texts in chosen.values() for text in texts[:NUM_PER_CATEGORY]]
+
+
+def complete_all(llm: LLM, prompts: Sequence[str], params: SamplingParams) -> Run:
+    """Complete every prompt, one at a time, keeping count of the rounds."""
+    token_ids, num_rounds = [], 0
+    counters = SpecDecodeCounters.zeros(llm.engine.drafter.depth)
+    for prompt in prompts:
+        progress: Progress | None = None
+        for progress, _ in llm.stream(prompt, params):
+            pass
+        assert progress is not None
+        rounds = progress.rounds[1:]
+        token_ids.append(tuple(progress.tokens))
+        num_rounds += len(rounds)
+        counters = counters.add(
+            [one.num_drafted for one in rounds], [one.num_accepted for one in rounds]
+        )
+    return Run(tuple(token_ids), num_rounds, counters)
+
+
+def clock(llm: LLM, prompts: Sequence[str], params: SamplingParams) -> float:
+    """Return the seconds that all prompts take, reading them included."""
+    start = time.perf_counter()
+    for prompt in prompts:
+        llm.generate(prompt, params)
+    return time.perf_counter() - start
+
+
+def summarize(
+    arm: Arm, run: Run, seconds: Sequence[float], plain_seconds: Sequence[float]
+) -> Method:
+    """Turn counts and times into a line of the table; speedups are taken turn by turn."""
+    num_tokens = sum(map(len, run.token_ids))
+    drafted = num_tokens - len(run.token_ids)  # by rounds, not by prefill
+    ratios = [plain / mine for mine, plain in zip(seconds, plain_seconds, strict=True)]
+    return Method(
+        name=arm.name,
+        tokens_per_second=num_tokens / statistics.median(seconds),
+        speedup=statistics.median(ratios),
+        tokens_per_round=drafted / max(run.num_rounds, 1),
+        acceptance=run.counters.acceptance_rate,
+    )
+
+
+def verdict(methods: Sequence[Method]) -> str:
+    """Say in a sentence or two why the speedups are what they are."""
+    costs = [(m.tokens_per_round / m.speedup, m) for m in methods if m.acceptance is not None]
+    said = "; ".join(f"{m.name} {cost:.1f}" for cost, m in costs)
+    return (
+        "A method pays when a round brings more tokens than it costs. Cost of a round here, in "
+        f"plain steps: {said}. The bundled target is tiny: a step of several tokens costs it "
+        "nearly as many times more, T(n)/T(1), as it has tokens, and drafting is not free "
+        "beside it. On a large model reading the weights dominates and both shrink."
+    )
+
+
+def print_table(console: Console, methods: Sequence[Method], same: Sequence[bool]) -> None:
+    """Print a table on a terminal, plain lines elsewhere."""
+    table = Table(*HEADINGS)
+    for method, equal in zip(methods, same, strict=True):
+        acceptance = "-" if method.acceptance is None else f"{method.acceptance:.0%}"
+        cells = (
+            method.name,
+            f"{method.tokens_per_second:,.0f}",
+            f"{method.speedup:.2f}x",
+            f"{method.tokens_per_round:.2f}",
+            acceptance,
+            "yes" if equal else "NO",
+        )
+        table.add_row(*cells[:-1], Text(cells[-1], style="green" if equal else "bold red"))
+        if not console.is_terminal:
+            named = zip(HEADINGS[1:], cells[1:], strict=True)
+            line = ", ".join(f"{heading} {cell}" for heading, cell in named)
+            console.print(f"{method.name}: {line}", soft_wrap=True)
+    if console.is_terminal:
+        console.print(table)
+
+
+def save_picture(out: Path, methods: Sequence[Method]) -> None:
+    """Draw the table."""
+    _, axes = method_comparison(methods)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    axes.figure.savefig(out)

@@ -1,0 +1,77 @@
+"""Show a completion while it grows, each token coloured by where it came from."""
+
+from collections import deque
+
+from rich.console import Console
+from rich.text import Text
+
+from specjax.engine.llm import LLM
+from specjax.engine.loop import Progress
+from specjax.engine.params import SamplingParams
+from specjax.engine.tokenizer import Detokenizer
+
+ACCEPTED, OWN, FIRST = "bold green", "yellow", ""
+LEGEND = (
+    ("accepted draft token", ACCEPTED),
+    ("the target's own token (recovered or bonus)", OWN),
+)
+
+
+def show(
+    llm: LLM, prompt: str, sampling: SamplingParams, console: Console, *, with_prompt: bool = True
+) -> Progress:
+    """Print one completion round by round and return what was made.
+
+    On a terminal the prompt comes first, dim, and tokens have colours; elsewhere the
+    completion is printed alone.
+    """
+    if with_prompt and console.is_terminal:
+        console.print(Text(prompt, style="dim"), end="", soft_wrap=True)
+    progress, painter = None, None
+    for progress, transcript in llm.stream(prompt, sampling):
+        if painter is None:
+            painter = Painter(Detokenizer(llm.tokenizer, progress.request.prompt))
+        for words, style in painter.paint(progress, transcript.text):
+            console.print(Text(words, style=style), end="", soft_wrap=True)
+    console.print()
+    assert progress is not None  # a request yields at least its first token
+    return progress
+
+
+def legend() -> Text:
+    """Say what the colours mean."""
+    return Text("  ").join(Text(what, style=style) for what, style in LEGEND)
+
+
+class Painter:
+    """Cut a growing text into pieces of one style each.
+
+    What may be shown is decided by the transcript, which holds back half characters and
+    possible stop strings; this only finds which token each character came from.
+    """
+
+    def __init__(self, detokenizer: Detokenizer):
+        self._detokenizer = detokenizer
+        self._waiting: deque[tuple[str, str]] = deque()  # pieces of text not shown yet
+        self._num_rounds = self._num_shown = 0
+        self._style = FIRST
+
+    def paint(self, progress: Progress, text: str) -> list[tuple[str, str]]:
+        """Return the new pieces of ``text``, with their styles."""
+        for number in range(self._num_rounds, len(progress.rounds)):
+            one = progress.rounds[number]
+            for i, token in enumerate(one.tokens):
+                style = ACCEPTED if i < one.num_accepted else OWN if number else FIRST
+                self._waiting.append((self._detokenizer.push(token), style))
+        self._num_rounds = len(progress.rounds)
+        fresh, pieces = text[self._num_shown :], []
+        self._num_shown = len(text)
+        while fresh and self._waiting:
+            piece, self._style = self._waiting.popleft()
+            taken, fresh = fresh[: len(piece)], fresh[len(piece) :]
+            if len(taken) < len(piece):  # the rest is held back
+                self._waiting.appendleft((piece[len(taken) :], self._style))
+            pieces.append((taken, self._style))
+        if fresh:  # the end of a broken character
+            pieces.append((fresh, self._style))
+        return pieces

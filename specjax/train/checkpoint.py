@@ -1,0 +1,52 @@
+"""Checkpoints that survive kill -9: written aside, renamed when whole (orbax does both)."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import jax
+import orbax.checkpoint as ocp
+from orbax.checkpoint import checkpoint_managers
+
+from specjax.train.loop import TrainState
+
+
+@contextmanager
+def open_checkpoints(folder: Path) -> Iterator[ocp.CheckpointManager]:
+    """Open the checkpoints of one run; the last two and the best stay, older ones go.
+
+    "Best" is the lowest held-out loss. Saving is synchronous: when it returns, the
+    checkpoint counts. What a killed process left half written is removed here.
+    """
+    policies = checkpoint_managers
+    options = ocp.CheckpointManagerOptions(
+        preservation_policy=policies.AnyPreservationPolicy(
+            [
+                policies.LatestN(2),
+                policies.BestN(
+                    get_metric_fn=lambda metrics: metrics["held_out_loss"], reverse=True, n=1
+                ),
+            ]
+        ),
+        enable_async_checkpointing=False,
+        cleanup_tmp_directories=True,
+    )
+    with ocp.CheckpointManager(folder.absolute(), options=options) as manager:
+        yield manager
+
+
+def save(manager: ocp.CheckpointManager, state: TrainState, held_out_loss: float) -> None:
+    """Save the whole state under its step; a step that is already there stays as it is."""
+    step = int(state.step)
+    if step not in manager.all_steps():
+        arguments = ocp.args.StandardSave(state._asdict())
+        manager.save(step, args=arguments, metrics={"held_out_loss": held_out_loss}, force=True)
+
+
+def restore(manager: ocp.CheckpointManager, like: TrainState) -> TrainState | None:
+    """Return the last state, bit for bit, shaped ``like`` a fresh one; None if there is none."""
+    step = manager.latest_step()
+    if step is None:
+        return None
+    shapes = jax.tree.map(ocp.tree.to_shape_dtype_struct, like._asdict())
+    return TrainState(**manager.restore(step, args=ocp.args.StandardRestore(shapes)))

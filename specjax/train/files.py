@@ -1,0 +1,34 @@
+"""Write a file whole or not at all."""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+
+@contextlib.contextmanager
+def write_atomically(path: Path) -> Iterator[IO[bytes]]:
+    """Yield a binary file that takes the place of ``path`` when the block ends without error.
+
+    The bytes are on the disk before the name changes, so a crash leaves the old file.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    hidden = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(hidden, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(hidden, path)
+    finally:
+        hidden.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
+    """Write a JSON file atomically."""
+    separators = (",", ":") if indent is None else None
+    text = json.dumps(value, indent=indent, separators=separators) + "\n"
+    with write_atomically(path) as file:
+        file.write(text.encode())

@@ -1,0 +1,85 @@
+"""What a run says while it works: a bar on a terminal, plain lines, a JSONL, a curve."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from matplotlib.figure import Figure
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from specjax.train.files import write_atomically
+
+
+def read_losses(path: Path) -> list[dict]:
+    """Read loss.jsonl; a last line that a kill cut short is left out."""
+    rows = []
+    for line in path.read_text().splitlines() if path.is_file() else []:
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return rows
+
+
+def rewind(path: Path, step: int) -> None:
+    """Drop the rows after ``step``: the resumed run will write them again."""
+    rows = [row for row in read_losses(path) if row["step"] <= step]
+    with write_atomically(path) as file:
+        file.write("".join(json.dumps(row) + "\n" for row in rows).encode())
+
+
+def describe(row: dict, steps: int) -> str:
+    """Put one row into words."""
+    held_out = row.get("held_out_loss")
+    told = f"step {row['step']}/{steps}  loss {row['loss']:.4f}"
+    told += "" if held_out is None else f"  held-out {held_out:.4f}"
+    return told + f"  {row['tokens_per_second']:.0f} tokens/s"
+
+
+@contextmanager
+def open_log(out: Path, resumed: int, steps: int) -> Iterator[Callable[[dict], None]]:
+    """Yield ``report(row)``; a row has step, loss, tokens_per_second, maybe held_out_loss.
+
+    Rows go to out/loss.jsonl, with the seconds since this process began to train, and in
+    words to out/train.log and to the terminal's bar, or to stdout where it is no terminal.
+    """
+    rewind(out / "loss.jsonl", resumed)
+    start = time.monotonic()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    bar = Progress(*columns, disable=not sys.stdout.isatty())
+    task = bar.add_task("training", total=steps, completed=resumed)
+    with open(out / "loss.jsonl", "a") as losses, open(out / "train.log", "a") as lines, bar:
+
+        def report(row: dict) -> None:
+            row = {**row, "seconds": round(time.monotonic() - start, 1)}
+            told = describe(row, steps)
+            print(json.dumps(row), file=losses, flush=True)
+            print(time.strftime("%Y-%m-%d %H:%M:%S"), told, file=lines, flush=True)
+            bar.update(task, completed=row["step"], description=told)
+            if bar.disable:
+                print(told, flush=True)
+
+        yield report
+
+
+def draw_losses(out: Path) -> None:
+    """Draw out/loss.jsonl as out/loss.png."""
+    rows = read_losses(out / "loss.jsonl")
+    held_out = [row for row in rows if "held_out_loss" in row]
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.add_subplot()
+    axes.plot([r["step"] for r in rows], [r["loss"] for r in rows], lw=0.8, label="training")
+    values = [r["held_out_loss"] for r in held_out]
+    axes.plot([r["step"] for r in held_out], values, marker=".", label="held-out")
+    axes.set(xlabel="step", ylabel="loss (nats per token)")
+    axes.legend()
+    with write_atomically(out / "loss.png") as file:
+        figure.savefig(file, format="png", dpi=120)

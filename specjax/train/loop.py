@@ -1,0 +1,115 @@
+"""One training step as a pure function, through the very decoder that generates."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int
+
+from specjax.models.build import build_target, init_params
+from specjax.topology import causal
+from specjax.train.losses import cross_entropy, distillation
+from specjax.train.options import TrainConfig, model_config
+from specjax.types import PyTree, Target
+
+CHUNK = 128
+
+
+class TrainState(NamedTuple):
+    """Everything a step changes. There is no generator: data is addressed by the step."""
+
+    params: PyTree
+    optimizer: optax.OptState
+    step: Int[Array, ""]
+
+
+class Step(NamedTuple):
+    """The pure functions of a run."""
+
+    init: Callable  # () -> TrainState
+    update: Callable  # (TrainState, teacher params | None, tokens [B, T + 1]) -> (state, loss)
+    measure: Callable  # (params, tokens [B, T + 1]) -> cross-entropy of the text, nats per token
+
+
+def causal_logits(
+    target: Target, params: PyTree, tokens: Int[Array, "B T"], chunk: int = CHUNK
+) -> Float[Array, "B T V"]:
+    """Score a full sequence by prefilling an empty cache, chunk by chunk, unrolled.
+
+    Each chunk attends to the window it can see and no more, which is how inference reads a
+    prompt; at 512 tokens that saves a quarter of the step (5,900 tokens/s against 4,400 in
+    one piece, 1.6M parameters, 2 cores).
+    """
+    batch, length = tokens.shape
+    cache, hidden = target.init_cache(batch, length), []
+    for start in range(0, length, chunk):
+        piece = tokens[:, start : start + chunk]
+        stop = start + piece.shape[1]
+        positions = jnp.broadcast_to(jnp.arange(start, stop, dtype=jnp.int32)[None], piece.shape)
+        cache = cache._replace(lengths=jnp.full(batch, start, jnp.int32))
+        output, cache = target.forward(params, piece, positions, causal(stop - start), cache, stop)
+        hidden.append(output.hidden)
+    return target.logits(params, jnp.concatenate(hidden, axis=1))
+
+
+def decays(params: PyTree) -> PyTree:
+    """Mark the weights that decay: matrices, but neither embeddings, norms nor biases."""
+
+    def mark(path, leaf):
+        return leaf.ndim == 2 and not any("embed" in jax.tree_util.keystr((key,)) for key in path)
+
+    return jax.tree_util.tree_map_with_path(mark, params)
+
+
+def learning_rates(config: TrainConfig, steps: int) -> optax.Schedule:
+    """Warm up linearly over 5% of the steps (100 at most), then fall to 2% along a cosine."""
+    warmup = max(1, min(100, steps // 20))
+    return optax.warmup_cosine_decay_schedule(
+        init_value=config.learning_rate / warmup,
+        peak_value=config.learning_rate,
+        warmup_steps=warmup,
+        decay_steps=max(steps, warmup + 1),
+        end_value=0.02 * config.learning_rate,
+    )
+
+
+def make_step(config: TrainConfig, steps: int, teacher: Target | None = None) -> Step:
+    """Build a run's functions: AdamW on clipped gradients, float32; the caller jits.
+
+    ``teacher`` is the target to distil from; its weights are an argument of ``update``.
+    """
+    target = build_target(model_config(config))
+    optimizer = optax.chain(
+        optax.clip_by_global_norm(config.clip_norm),
+        optax.adamw(
+            learning_rates(config, steps),
+            b1=0.9,
+            b2=0.95,
+            weight_decay=config.weight_decay,
+            mask=decays,
+        ),
+    )
+
+    def init() -> TrainState:
+        params = init_params(model_config(config), jax.random.key(config.seed))
+        return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
+
+    def measure(params: PyTree, tokens: Int[Array, "B T1"]) -> Float[Array, ""]:
+        return cross_entropy(causal_logits(target, params, tokens[:, :-1]), tokens[:, 1:])
+
+    def objective(params, teacher_params, tokens):
+        if teacher is None:
+            return measure(params, tokens)
+        known = jax.lax.stop_gradient(causal_logits(teacher, teacher_params, tokens[:, :-1]))
+        logits = causal_logits(target, params, tokens[:, :-1])
+        return distillation(logits, known, tokens[:, 1:], config.teacher_weight)
+
+    def update(state: TrainState, teacher_params: PyTree, tokens: Int[Array, "B T1"]):
+        loss, gradient = jax.value_and_grad(objective)(state.params, teacher_params, tokens)
+        change, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
+        params = optax.apply_updates(state.params, change)
+        return TrainState(params, optimizer_state, state.step + 1), loss
+
+    return Step(init, update, measure)

@@ -1,0 +1,36 @@
+"""What training minimises: surprise at the next token, and distance from a teacher."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+
+def cross_entropy(
+    logits: Float[Array, "*lead V"], targets: Int[Array, "*lead"]
+) -> Float[Array, ""]:
+    """Average the next token's surprise, in nats per token."""
+    logprobs = jax.nn.log_softmax(logits, axis=-1)
+    return -jnp.take_along_axis(logprobs, targets[..., None], axis=-1).mean()
+
+
+def divergence(
+    logits: Float[Array, "*lead V"], teacher: Float[Array, "*lead V"]
+) -> Float[Array, ""]:
+    """Average KL(teacher || student), in nats per token: zero only where the laws agree."""
+    known, guessed = jax.nn.log_softmax(teacher, axis=-1), jax.nn.log_softmax(logits, axis=-1)
+    return jnp.sum(jnp.exp(known) * (known - guessed), axis=-1).mean()
+
+
+def distillation(
+    logits: Float[Array, "*lead V"],
+    teacher: Float[Array, "*lead V"],
+    targets: Int[Array, "*lead"],
+    teacher_weight: float,
+) -> Float[Array, ""]:
+    """Mix both: a draft's acceptance rate lives on its distance from the target's law.
+
+    By Pinsker's inequality the chance to accept, 1 - TV, is at least 1 - sqrt(KL / 2)
+    (Hinton et al. 2015; DistillSpec, Zhou et al. 2023).
+    """
+    text = (1 - teacher_weight) * cross_entropy(logits, targets)
+    return text + teacher_weight * divergence(logits, teacher)

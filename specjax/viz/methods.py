@@ -1,0 +1,83 @@
+"""Methods side by side: the tokens a round brings, and what is left of them as speedup."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+TOKENS, SPEEDUP = "#56B4E9", "#0072B2"  # of Okabe & Ito's colour-blind-safe palette
+SLOWER = "#D55E00"
+
+
+class Method(NamedTuple):
+    """What one method measured on the same prompts."""
+
+    name: str
+    tokens_per_second: float
+    speedup: float  # over plain decoding
+    tokens_per_round: float  # the target's recovered or bonus token included
+    acceptance: float | None  # accepted / drafted; None: nothing was drafted
+
+
+class Bars(NamedTuple):
+    """One method's part of the figure."""
+
+    name: str
+    tokens_per_round: float
+    speedup: float
+    round_cost: float  # the time of a round, in plain decoding's time per token
+
+
+def method_comparison(
+    rows: Sequence[Method], *, title: str | None = None, ax: Axes | None = None
+) -> tuple[tuple[Bars, ...], Axes]:
+    """Draw two bars per method, tokens per round and speedup, and a line at plain decoding.
+
+    Both are multiples of plain decoding, and their quotient is what a round costs: a method
+    gains when its rounds bring more tokens than they cost. Returns the bars and the axes.
+    Raises ValueError when there is nothing to draw or a number is not positive.
+    """
+    if not rows:
+        raise ValueError("need at least one method to compare, got none")
+    for row in rows:
+        if not (row.speedup > 0 and row.tokens_per_round > 0):
+            raise ValueError(f"speedup and tokens_per_round must be positive, got {row}")
+    bars = tuple(
+        Bars(row.name, row.tokens_per_round, row.speedup, row.tokens_per_round / row.speedup)
+        for row in rows
+    )
+    if ax is None:
+        figure = Figure(figsize=(8, 1.5 + 0.75 * len(rows)), dpi=150, layout="constrained")
+        ax = figure.add_subplot()
+    reach = max(max(bar.tokens_per_round, bar.speedup) for bar in bars)
+    for y, (row, bar) in enumerate(zip(rows, bars, strict=True)):
+        slower = bar.speedup < 1
+        word = "of plain's speed" if slower else "speedup"
+        draw_bar(ax, y - 0.19, bar.tokens_per_round, TOKENS, "{:.2f} tokens per round", reach)
+        note = f"{{:.2f}}x {word}, {row.tokens_per_second:,.0f} tokens/s"
+        draw_bar(ax, y + 0.19, bar.speedup, SLOWER if slower else SPEEDUP, note, reach)
+    ax.axvline(1.0, color="black", linewidth=1, linestyle=(0, (4, 3)))
+    ax.set_yticks(range(len(rows)), [describe(row) for row in rows], fontsize=9)
+    ax.set(xlim=(0, reach * 1.5), ylim=(len(rows) - 0.45, -0.6))
+    ax.set_xlabel("multiples of plain decoding (dashed line)", fontsize=9)
+    ax.tick_params(axis="y", length=0)
+    ax.tick_params(axis="x", labelsize=9)
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    said = "Tokens per round, and the speedup left after its cost" if title is None else title
+    ax.set_title(said, fontsize=11, loc="left")
+    return bars, ax
+
+
+def describe(row: Method) -> str:
+    """Name a method, and say under it how much of its drafts was accepted."""
+    if row.acceptance is None:
+        return row.name
+    return f"{row.name}\n{row.acceptance:.0%} of drafted accepted"
+
+
+def draw_bar(ax: Axes, y: float, value: float, colour: str, note: str, reach: float) -> None:
+    """Draw a horizontal bar; its numbers stand behind it, and behind the line at 1."""
+    ax.barh(y, value, height=0.36, color=colour)
+    behind = max(value, 1.0) + 0.02 * reach
+    ax.text(behind, y, note.format(value), va="center", fontsize=9, color="#333333")

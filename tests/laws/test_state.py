@@ -1,0 +1,108 @@
+"""Laws 5, 6, 8 and 10: what the state holds between rounds, traces, and the counts."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax.topology import causal
+from specjax.types import RUNNING, Engine
+from specjax.verify.walk import walk
+from tests.laws import harness as h
+
+
+def one_pass(params, tokens):
+    """Read whole texts [B, T] from an empty cache."""
+    cache = h.TARGET.init_cache(*tokens.shape)
+    positions = jnp.broadcast_to(jnp.arange(tokens.shape[1])[None], tokens.shape)
+    return h.TARGET.forward(params, tokens, positions, causal(h.CAPACITY), cache, h.CAPACITY)
+
+
+def assert_cache_holds(cache, fresh, lengths):
+    for ours, theirs in zip(
+        (*cache.keys, *cache.values), (*fresh.keys, *fresh.values), strict=True
+    ):
+        for b, length in enumerate(lengths):
+            np.testing.assert_allclose(ours[b, :, :length], theirs[b, :, :length], atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["chain", "bush", "binary"])
+def test_the_cache_lags_the_text_by_the_root_and_holds_what_one_pass_would(name):
+    """5, along chains and along tree paths that had to move."""
+    rows = h.random_rows(4, seed=3)
+    truth = h.run(h.PLAIN, rows)
+    tree = h.TREES.get(name, h.CHAIN)
+    result = h.run(h.guided(tree), rows, params=h.knowing(truth, rows, 0.8))
+    text, cache = result.state.text, result.state.cache
+    np.testing.assert_array_equal(cache.lengths, text.lengths - 1)
+    _, fresh = jax.jit(one_pass)(h.weights().target, text.tokens)
+    assert_cache_holds(cache, fresh, np.asarray(cache.lengths))
+
+
+@pytest.mark.parametrize("chunk", [4, 16])
+def test_observe_leaves_the_drafter_where_one_long_pass_would(chunk):
+    """6: after ragged prefill chunks, partial acceptance and rows that ended early."""
+    rows = h.random_rows(4, seed=31)
+    result = h.run(h.CHAINS["draft_model greedy"], rows, chunk=chunk)
+    text, drafter = result.state.text, result.state.drafter
+    np.testing.assert_array_equal(drafter.cache.lengths, text.lengths)
+    output, fresh = jax.jit(one_pass)(h.weights().draft, text.tokens)
+    assert_cache_holds(drafter.cache, fresh, np.asarray(text.lengths))
+    last = np.asarray(output.hidden)[np.arange(4), np.asarray(text.lengths) - 1]
+    np.testing.assert_allclose(drafter.hidden, last, atol=1e-4)
+
+
+def test_observing_twice_changes_nothing():
+    """6: observe sets its length from what it is told, so it is idempotent."""
+    rows = h.random_rows(4, seed=32)
+    engine = Engine(h.TARGET, h.CHAINS["draft_model greedy"], walk, h.CAPACITY)
+    params = h.weights()
+    state = h.init_state(engine, params, *h.pack(rows))
+    for start in range(0, 40, 16):
+        state, _, _ = h.prefill(engine, params, state, start, 16)
+    text, drafter = state.text, state.drafter
+    seen = h.decode.Observation(
+        tokens=jnp.zeros((4, 3), jnp.int32),
+        hidden=jnp.zeros((4, 3, 32)),
+        taps=jnp.zeros((4, 3, 0, 32)),
+        start=jnp.maximum(text.lengths - 2, 0),
+        count=jnp.where(text.lengths > 1, 1, 0),
+    )
+    observe = jax.jit(engine.drafter.observe, static_argnums=4)
+    once = observe(params.draft, drafter, text, seen, h.CAPACITY)
+    twice = observe(params.draft, once, text, seen, h.CAPACITY)
+    jax.tree.map(np.testing.assert_array_equal, once, twice)
+    np.testing.assert_allclose(once.hidden, drafter.hidden, atol=1e-5)
+
+
+def test_one_trace_per_engine_and_shape():
+    """8: other prompts, seeds, temperatures and limits are other numbers, not other programs."""
+    before = None
+    for seed in range(4):
+        h.run(h.CHAINS["ngram"], h.random_rows(4, seed=40 + seed))
+        traces = (h.prefill._cache_size(), h.generate._cache_size())
+        before = before or traces
+        assert traces == before
+
+
+@pytest.mark.parametrize("name", ["ngram", "draft_model greedy", "bush"])
+def test_every_token_is_counted_once(name):
+    """10: rows + rounds + accepted - emitted = tokens cut off, 0 to K per row."""
+    rows = [row._replace(stop_ids=(3, 7)) for row in h.random_rows(4, seed=51)]
+    params, drafter = h.weights(), h.CHAINS.get(name)
+    if drafter is None:
+        drafter = h.guided(h.TREES[name])
+        params = h.knowing(h.run(h.PLAIN, rows), rows, 0.9)
+    result = h.run(drafter, rows, params=params)
+    infos, text = jax.device_get((result.infos, result.state.text))
+    assert (text.reason != RUNNING).all()
+    rounds = (infos.num_emitted > 0).sum(axis=0)
+    emitted = text.lengths - text.starts
+    cut = 1 + rounds + infos.num_accepted.sum(axis=0) - emitted
+    assert ((cut >= 0) & (cut <= drafter.depth)).all()
+    assert (infos.num_accepted <= infos.num_drafted).all()
+    assert (infos.num_emitted <= infos.num_accepted + 1).all()
+    idle = infos.num_emitted == 0
+    assert (infos.num_drafted[idle] == 0).all()
+    assert (infos.num_accepted[idle] == 0).all()
+    assert emitted.tolist() == [len(tokens) for tokens in result.tokens]
