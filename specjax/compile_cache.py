@@ -38,7 +38,7 @@ def enable_compile_cache(folder: str | Path | None = None) -> Path | None:
     """
     import jax
 
-    given = jax.config.jax_compilation_cache_dir
+    given = getattr(jax.config, "jax_compilation_cache_dir", None)
     if given and folder is None:
         return Path(given)
     try:

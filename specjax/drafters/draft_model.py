@@ -28,9 +28,15 @@ class DraftState(NamedTuple):
 
 @functools.cache
 def draft_model(
-    model: Target, num_speculative_tokens: int, draft_sample_method: str = "greedy"
+    model: Target,
+    num_speculative_tokens: int,
+    draft_sample_method: str = "greedy",
+    max_model_len: int = 2**30,
 ) -> Drafter:
-    """Build the drafter: K tokens by K - 1 one-token passes from the last output."""
+    """Build the drafter: K tokens by K - 1 one-token passes from the last output.
+
+    Nothing is proposed at places the draft model cannot reach (``max_model_len``).
+    """
     depth = num_speculative_tokens
 
     def init(params, batch_size, capacity):
@@ -71,7 +77,8 @@ def draft_model(
         if law is not None:
             root = jnp.zeros_like(law)[None]
             probs = jnp.concatenate([root, laws, law[None]]).swapaxes(0, 1)
-        draft = chain(text, path, jnp.ones_like(path, dtype=bool), probs)
+        reached = text.lengths[:, None] + jnp.arange(depth)[None] < max_model_len
+        draft = chain(text, path, reached, probs)
         return draft, state._replace(cache=cache._replace(lengths=state.cache.lengths))
 
     def observe(params, state, text, seen, window):

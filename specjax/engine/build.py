@@ -71,22 +71,19 @@ def check_pair(target: Model, draft: Model) -> None:
             )
 
 
-def build_engine(
-    target: Model, draft: Model | None, config: SpeculativeConfig | None
-) -> Engine:
+def build_engine(target: Model, draft: Model | None, config: SpeculativeConfig | None) -> Engine:
     """Choose drafter and rule. A draft with a law of its own needs rejection; others walk."""
     model = build_target(target.config)
     if config is None:
         return Engine(model, none, walk, window=0)
     depth = config.num_speculative_tokens
-    if config.method == "ngram":
-        assert config.prompt_lookup_max and config.prompt_lookup_min
-        drafter = ngram(depth, config.prompt_lookup_max, config.prompt_lookup_min)
-        return Engine(model, drafter, walk, window=0)
-    assert draft is not None
-    sampled = config.draft_sample_method == "probabilistic"
-    drafter = draft_model(build_target(draft.config), depth, config.draft_sample_method)
-    return Engine(model, drafter, rejection if sampled else walk, window=0)
+    if draft is None:
+        longest, shortest = config.prompt_lookup_max or 0, config.prompt_lookup_min or 0
+        return Engine(model, ngram(depth, longest, shortest), walk, window=0)
+    reach = min(draft.config.max_position_embeddings, config.max_model_len or 2**30)
+    method = config.draft_sample_method
+    drafter = draft_model(build_target(draft.config), depth, method, reach)
+    return Engine(model, drafter, rejection if method == "probabilistic" else walk, window=0)
 
 
 def load(target: Model, draft: Model | None, mesh: Mesh) -> Params:

@@ -8,7 +8,7 @@ once per (layout, slots, capacity, window).
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +45,7 @@ class Progress:
     request: Request
     rounds: list[Round] = field(default_factory=list)  # rounds[0] is the undrafted first token
     prompt_logprobs: list[Any] = field(default_factory=list)
-    finish_reason: str | None = None
+    finish_reason: Literal["stop", "length"] | None = None
 
     @property
     def tokens(self) -> list[int]:

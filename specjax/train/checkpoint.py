@@ -44,9 +44,17 @@ def save(manager: ocp.CheckpointManager, state: TrainState, held_out_loss: float
 
 
 def restore(manager: ocp.CheckpointManager, like: TrainState) -> TrainState | None:
-    """Return the last state, bit for bit, shaped ``like`` a fresh one; None if there is none."""
+    """Return the last state, bit for bit, shaped ``like`` a fresh one; None if there is none.
+
+    ``like`` may hold ``jax.ShapeDtypeStruct``.
+    """
     step = manager.latest_step()
     if step is None:
         return None
-    shapes = jax.tree.map(ocp.tree.to_shape_dtype_struct, like._asdict())
-    return TrainState(**manager.restore(step, args=ocp.args.StandardRestore(shapes)))
+    placed = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+
+    def describe(leaf):
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed)
+
+    wanted = jax.tree.map(describe, like._asdict())
+    return TrainState(**manager.restore(step, args=ocp.args.StandardRestore(wanted)))

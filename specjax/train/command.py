@@ -44,31 +44,28 @@ def lm(
 
     Killed at any moment, the same command goes on and ends with the same weights.
     """
+    config = TrainConfig(
+        out=str(out),
+        num_layers=layers,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        vocab_size=vocab_size,
+        context=context,
+        batch=batch,
+        steps=steps,
+        minutes=minutes,
+        learning_rate=learning_rate,
+        seed=seed,
+        teacher=None if teacher is None else str(teacher),
+        tokenizer=None if tokenizer is None else str(tokenizer),
+        source=None if source is None else str(source),
+        eval_every=eval_every,
+    )
     try:
-        config = TrainConfig(
-            out=str(out),
-            num_layers=layers,
-            hidden_size=hidden,
-            intermediate_size=intermediate,
-            num_heads=heads,
-            num_kv_heads=kv_heads,
-            head_dim=head_dim,
-            vocab_size=vocab_size,
-            context=context,
-            batch=batch,
-            steps=steps,
-            minutes=minutes,
-            learning_rate=learning_rate,
-            seed=seed,
-            teacher=None if teacher is None else str(teacher),
-            tokenizer=None if tokenizer is None else str(tokenizer),
-            source=None if source is None else str(source),
-            eval_every=eval_every,
-        )
         trained = train_lm(config, resume=resume)
-    except (ValueError, FloatingPointError, OSError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
     except KeyboardInterrupt:
         typer.echo(f"stopped; the same command goes on from {out}/checkpoints", err=True)
         raise typer.Exit(130) from None

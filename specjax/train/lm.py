@@ -114,7 +114,7 @@ def held_out_loss(work: Work, params: PyTree) -> float:
 
 def affordable_steps(config: TrainConfig, work: Work, minutes: float) -> int:
     """Turn a time budget into a number of steps, by timing a few on a throwaway state."""
-    seconds, state = [], work.step.init()
+    seconds, state = [], jax.jit(work.step.init)()
     for number in range(7):
         tokens = crop(work.train, config.seed, number, config.batch, config.context)
         start = time.monotonic()
@@ -169,12 +169,11 @@ def train_lm(config: TrainConfig, *, resume: bool = True) -> Trained:
 def train(config: TrainConfig, steps: int, work: Work, out: Path) -> tuple[TrainState, float]:
     """Run from the last checkpoint, if there is one, to ``steps``; return the last loss too.
 
-    Raises FloatingPointError when the loss is no longer finite.
+    Raises ValueError when the loss is no longer finite.
     """
     with checkpoint.open_checkpoints(out / "checkpoints") as manager:
-        fresh = work.step.init()
-        restored = checkpoint.restore(manager, fresh)
-        state = fresh if restored is None else restored
+        restored = checkpoint.restore(manager, jax.eval_shape(work.step.init))
+        state = jax.jit(work.step.init)() if restored is None else restored
         first, measured = int(state.step), math.nan
         if first >= steps:
             return state, held_out_loss(work, state.params)
@@ -193,13 +192,13 @@ def train(config: TrainConfig, steps: int, work: Work, out: Path) -> tuple[Train
                 seconds = time.monotonic() - start
                 row["tokens_per_second"] = round(len(losses) * tokens[:, 1:].size / seconds, 1)
                 if not math.isfinite(row["loss"]):
-                    raise FloatingPointError(
+                    raise ValueError(
                         f"the loss is {row['loss']} at step {done}; lower the learning rate"
                     )
                 if measuring:
-                    measured = held_out_loss(work, state.params)
-                    row["held_out_loss"] = measured
+                    row["held_out_loss"] = measured = held_out_loss(work, state.params)
+                report(row)  # before the checkpoint: a resumed run drops what it repeats
+                if measuring:
                     checkpoint.save(manager, state, measured)
-                report(row)
                 losses, start = [], time.monotonic()
     return state, measured

@@ -43,7 +43,9 @@ class TrainConfig:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if (self.steps is None) == (self.minutes is None):
-            raise ValueError(f"need steps or minutes, got {self.steps=} and {self.minutes=}")
+            raise ValueError(
+                f"need one of steps and minutes, got steps={self.steps} and minutes={self.minutes}"
+            )
         for name in ("steps", "minutes", "learning_rate", "clip_norm"):
             value = getattr(self, name)
             if value is not None and not value > 0:

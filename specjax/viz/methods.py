@@ -44,7 +44,12 @@ def method_comparison(
         if not (row.speedup > 0 and row.tokens_per_round > 0):
             raise ValueError(f"speedup and tokens_per_round must be positive, got {row}")
     bars = tuple(
-        Bars(row.name, row.tokens_per_round, row.speedup, row.tokens_per_round / row.speedup)
+        Bars(
+            row.name,
+            float(row.tokens_per_round),
+            float(row.speedup),
+            row.tokens_per_round / row.speedup,
+        )
         for row in rows
     )
     if ax is None:
@@ -52,14 +57,16 @@ def method_comparison(
         ax = figure.add_subplot()
     reach = max(max(bar.tokens_per_round, bar.speedup) for bar in bars)
     for y, (row, bar) in enumerate(zip(rows, bars, strict=True)):
-        slower = bar.speedup < 1
-        word = "of plain's speed" if slower else "speedup"
-        draw_bar(ax, y - 0.19, bar.tokens_per_round, TOKENS, "{:.2f} tokens per round", reach)
-        note = f"{{:.2f}}x {word}, {row.tokens_per_second:,.0f} tokens/s"
-        draw_bar(ax, y + 0.19, bar.speedup, SLOWER if slower else SPEEDUP, note, reach)
+        brought = f"{bar.tokens_per_round:.2f} tokens per round"
+        if row.acceptance is not None:
+            brought += f", in {bar.round_cost:.2f}x the time"
+        draw_bar(ax, y - 0.19, bar.tokens_per_round, TOKENS, brought, reach)
+        word, colour = ("speedup", SPEEDUP) if bar.speedup >= 1 else ("of plain's speed", SLOWER)
+        left = f"{bar.speedup:.2f}x {word}, {row.tokens_per_second:,.0f} tokens/s"
+        draw_bar(ax, y + 0.19, bar.speedup, colour, left, reach)
     ax.axvline(1.0, color="black", linewidth=1, linestyle=(0, (4, 3)))
     ax.set_yticks(range(len(rows)), [describe(row) for row in rows], fontsize=9)
-    ax.set(xlim=(0, reach * 1.5), ylim=(len(rows) - 0.45, -0.6))
+    ax.set(xlim=(0, reach * 1.8), ylim=(len(rows) - 0.45, -0.6))
     ax.set_xlabel("multiples of plain decoding (dashed line)", fontsize=9)
     ax.tick_params(axis="y", length=0)
     ax.tick_params(axis="x", labelsize=9)
@@ -80,4 +87,4 @@ def draw_bar(ax: Axes, y: float, value: float, colour: str, note: str, reach: fl
     """Draw a horizontal bar; its numbers stand behind it, and behind the line at 1."""
     ax.barh(y, value, height=0.36, color=colour)
     behind = max(value, 1.0) + 0.02 * reach
-    ax.text(behind, y, note.format(value), va="center", fontsize=9, color="#333333")
+    ax.text(behind, y, note, va="center", fontsize=9, color="#333333")

@@ -18,8 +18,8 @@ FONT = "DejaVu Sans Mono"  # ships with matplotlib
 ADVANCE = 0.602  # width of one character of FONT, in font sizes
 ROW = 2.4  # height of one row, in characters
 GAP = 0.7  # between two columns, in characters
-SIDE = 5  # left and right of the columns, in characters
-KEY = 46  # width of one column of the legend, in characters
+SIDE = 5.0  # left and right of the columns, in characters
+KEY = 42.0  # width of one column of the legend, in characters
 QUIET = "#555555"
 NAMES = {" ": "␣", "\n": "↵", "\t": "⇥"}
 
@@ -27,10 +27,10 @@ NAMES = {" ": "␣", "\n": "↵", "\t": "⇥"}
 STYLES = {
     ACCEPTED: ("#009E73", "#009E73", "white", "accepted draft token"),
     BONUS: ("#0072B2", "#0072B2", "white", "bonus token (all accepted)"),
-    RECOVERED: ("#E69F00", "#E69F00", "black", "recovered token (at the first rejection)"),
+    RECOVERED: ("#E69F00", "#E69F00", "black", "recovered at the rejection"),
     PLAIN: ("#56B4E9", "#56B4E9", "black", "plain token (nothing drafted)"),
     REJECTED: ("white", "#7A3B00", "#7A3B00", "rejected draft token"),
-    DISCARDED: ("#F4F4F4", "#C8C8C8", "#808080", "drafted after a rejection: discarded"),
+    DISCARDED: ("#F4F4F4", "#C8C8C8", "#808080", "discarded after a rejection"),
     CUT: ("white", "#009E73", "#007A59", "accepted, but past the end"),
 }
 

@@ -39,9 +39,6 @@ lm.checkpoint.save = slow_save
 lm.train_lm(TrainConfig(**eval(sys.argv[1])))
 """
 
-# orbax 0.12 asks JAX 0.10 for a device's memory in a way that is going away.
-pytestmark = pytest.mark.filterwarnings("default::DeprecationWarning:orbax")
-
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
@@ -84,7 +81,7 @@ def finished(tiny, tmp_path_factory):
 
 def state_of(config, out):
     with checkpoint.open_checkpoints(out / "checkpoints") as manager:
-        return checkpoint.restore(manager, make_step(config, 12).init())
+        return checkpoint.restore(manager, jax.eval_shape(make_step(config, 12).init))
 
 
 def assert_same_bits(a, b):
@@ -92,9 +89,8 @@ def assert_same_bits(a, b):
         assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
 
 
-@pytest.mark.parametrize("kill_after", [3, 9])
-def test_a_run_killed_with_sigkill_ends_with_the_same_bits(kill_after, tiny, finished, tmp_path):
-    config = dataclasses.replace(tiny, out=str(tmp_path))
+def test_a_run_killed_with_sigkill_ends_with_the_same_bits(tiny, finished, tmp_path):
+    kill_after, config = 6, dataclasses.replace(tiny, out=str(tmp_path))
     command = [sys.executable, "-c", CHILD, str(dataclasses.asdict(config))]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
@@ -105,7 +101,7 @@ def test_a_run_killed_with_sigkill_ends_with_the_same_bits(kill_after, tiny, fin
                 break
     assert child.returncode == -signal.SIGKILL
     assert int(state_of(tiny, tmp_path).step) == kill_after
-    (tmp_path / "checkpoints" / "6.orbax-checkpoint-tmp-0").mkdir()  # a save cut short
+    (tmp_path / "checkpoints" / "9.orbax-checkpoint-tmp-0").mkdir()  # a save cut short
 
     trained = train_lm(config)
     folder, uninterrupted = finished
@@ -115,9 +111,7 @@ def test_a_run_killed_with_sigkill_ends_with_the_same_bits(kill_after, tiny, fin
     assert (tmp_path / weights).read_bytes() == (folder / weights).read_bytes()
     ours, theirs = read_losses(tmp_path / "loss.jsonl"), read_losses(folder / "loss.jsonl")
     assert [row["step"] for row in ours] == [row["step"] for row in theirs] == [3, 6, 9, 10, 12]
-    assert [row["loss"] for row in ours if row["step"] in (3, 6, 9)] == [
-        row["loss"] for row in theirs if row["step"] in (3, 6, 9)
-    ]
+    assert [row["loss"] for row in ours] == [row["loss"] for row in theirs]
 
 
 def test_the_last_two_checkpoints_and_the_best_stay(tiny, tmp_path):
@@ -140,7 +134,7 @@ def test_a_finished_run_is_not_trained_again(tiny, finished):
 
 def test_another_configuration_is_refused_by_field(tiny, finished):
     folder, _ = finished
-    with pytest.raises(ValueError, match="learning_rate: 0.01 -> 0.02"):
+    with pytest.raises(ValueError, match=r"learning_rate: 0\.01 -> 0\.02"):
         train_lm(dataclasses.replace(tiny, out=str(folder), learning_rate=0.02))
     with pytest.raises(ValueError, match="already holds a run"):
         train_lm(dataclasses.replace(tiny, out=str(folder)), resume=False)
@@ -170,7 +164,7 @@ def test_a_time_budget_becomes_steps_once(tiny, tmp_path):
 
 
 def test_a_draft_is_distilled_with_its_teachers_tokenizer(tiny, finished, tmp_path):
-    folder, teacher = finished
+    _, teacher = finished
     config = dataclasses.replace(
         tiny, out=str(tmp_path), hidden_size=8, steps=4, teacher=str(teacher.folder)
     )

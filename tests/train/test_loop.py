@@ -12,8 +12,8 @@ import pytest
 from specjax.cache import advance
 from specjax.models.build import build_target, init_params
 from specjax.topology import causal
-from specjax.train.losses import cross_entropy, distillation, divergence
 from specjax.train.loop import causal_logits, decays, learning_rates, make_step
+from specjax.train.losses import cross_entropy, distillation, divergence
 from specjax.train.options import TrainConfig, differences, model_config
 
 TINY = TrainConfig(
@@ -150,8 +150,8 @@ def test_the_learning_rate_warms_up_and_falls(steps):
     ("change", "named"),
     [
         ({"steps": 0}, "steps"),
-        ({"minutes": 1.0}, "steps or minutes"),
-        ({"steps": None}, "steps or minutes"),
+        ({"minutes": 1.0}, "one of steps and minutes"),
+        ({"steps": None}, "one of steps and minutes"),
         ({"batch": 0}, "batch"),
         ({"context": 65}, "max_position_embeddings"),
         ({"learning_rate": 0.0}, "learning_rate"),

@@ -1,0 +1,98 @@
+"""A benchmark's rows: numbers with what they are compared with, as JSON and as a table."""
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One number. ``ratio`` = value / peer; ``goal`` bounds ``ratio``, or ``value`` alone."""
+
+    name: str
+    value: float
+    unit: str
+    peer: float | None = None
+    ratio: float | None = None
+    against: str | None = None  # what ``peer`` is
+    goal: str | None = None
+    met: bool | None = None
+
+
+def compare(
+    name: str,
+    value: float,
+    unit: str,
+    peer: float,
+    against: str,
+    *,
+    at_most: float | None = None,
+    at_least: float | None = None,
+) -> Row:
+    """Make a row of a number and its peer, with a goal for their ratio if there is one."""
+    ratio, goal, met = value / peer, None, None
+    if at_most is not None:
+        goal, met = f"<= {at_most:g}", ratio <= at_most
+    if at_least is not None:
+        goal, met = f">= {at_least:g}", ratio >= at_least
+    return Row(
+        name=name,
+        value=value,
+        unit=unit,
+        peer=peer,
+        ratio=ratio,
+        against=against,
+        goal=goal,
+        met=met,
+    )
+
+
+def machine_row() -> Row:
+    """Say what the numbers were measured on."""
+    names = ("jax", "jaxlib", "numpy")
+    versions = ", ".join(f"{name} {version(name)}" for name in names)
+    where = f"{platform.platform()}, python {platform.python_version()}, {versions}"
+    return Row(name="machine", value=num_cores(), unit="cores", against=where)
+
+
+def num_cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def write_rows(rows: Sequence[Row], file: Path) -> None:
+    """Write the rows as a JSON list of objects."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+
+
+def print_rows(rows: Sequence[Row], console: Console) -> None:
+    """Print a table on a terminal, plain lines elsewhere."""
+    table = Table("name", "value", "peer", "ratio", "goal")
+    for row in rows:
+        value = f"{number(row.value)} {row.unit}"
+        peer = "" if row.peer is None else f"{number(row.peer)} ({row.against})"
+        ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
+        goal = "" if row.goal is None else f"{row.goal} {'met' if row.met else 'NOT MET'}"
+        table.add_row(row.name, value, peer, ratio, Text(goal, "green" if row.met else "yellow"))
+        if not console.is_terminal:
+            words = (f"peer {peer}" * bool(peer), f"ratio {ratio}" * bool(ratio))
+            extra = (*words, f"goal {goal}" * bool(goal))
+            console.print("; ".join((f"{row.name}: {value}", *filter(None, extra))), soft_wrap=True)
+    if console.is_terminal:
+        console.print(table)
+
+
+def number(value: float) -> str:
+    """Write a number as it reads best."""
+    return f"{value:,.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:.4g}"

@@ -1,0 +1,248 @@
+"""``specjax bench step``: what a round costs, and plain decoding against transformers.
+
+T(n) is one jitted, donated ``decode.step`` that verifies n tokens per row: a drafter that
+proposes a fixed chain of n - 1 tokens costs nothing and shows the target's part alone.
+Weights are random; their values do not matter to the time.
+"""
+
+import functools
+import re
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+
+from specjax import decode
+from specjax.bench.load import peak_rows
+from specjax.bench.report import Row, compare, machine_row, print_rows, write_rows
+from specjax.bench.transformers import generate_rows
+from specjax.config import ModelConfig
+from specjax.drafters.none import chain
+from specjax.models.build import build_target, init_params
+from specjax.sampling import Sampling, row_key
+from specjax.types import RUNNING, Drafter, Engine, Params, PyTree, State, Text
+from specjax.verify.walk import walk
+
+QWEN3_100M = ModelConfig(
+    vocab_size=16384,
+    hidden_size=768,
+    intermediate_size=2048,
+    num_layers=12,
+    num_heads=12,
+    num_kv_heads=4,
+    head_dim=64,
+    max_position_embeddings=1024,
+    qk_norm=True,
+    tie_word_embeddings=True,
+)
+SENTINEL = 7.0  # fills a cache, so that every slot that is written shows
+
+
+class Setting(NamedTuple):
+    """What is measured."""
+
+    config: ModelConfig = QWEN3_100M
+    capacity: int = 1024
+    context: int = 200
+    window: int = 256
+    batches: tuple[int, ...] = (1, 4, 8)
+    nodes: tuple[int, ...] = tuple(range(1, 10))
+    new_tokens: int = 48
+
+
+step = jax.jit(decode.step, static_argnums=0, donate_argnums=2)
+
+
+def bench_step(
+    json_file: Path | None,
+    *,
+    setting: Setting | None = None,
+    reps: int = 15,
+    console: Console | None = None,
+) -> list[Row]:
+    """Measure everything, print it, and write it to ``json_file``. Goals are never failures."""
+    setting, console = setting or Setting(), console or Console(highlight=False)
+
+    def say(line: str) -> None:
+        console.print(line, soft_wrap=True)
+
+    weights = init_params(setting.config, jax.random.key(0))
+    size = sum(leaf.size for leaf in jax.tree.leaves(weights)) / 1e6
+    say(f"{size:.0f}M random weights, {setting.config.dtype}; medians of {reps} interleaved runs")
+    rows = [machine_row()]
+    say("timing T(n), one round over n tokens per row ...")
+    rows += time_rows(setting, weights, reps)
+    say("checking what a round writes ...")
+    rows += cache_rows(setting, weights, reps)
+    say("generating, against transformers ...")
+    rows += generate_rows(setting, weights, max(3, reps // 3), say)
+    say("loading a checkpoint in a process of its own ...")
+    rows += peak_rows(setting.config, weights, say)
+    print_rows(rows, console)
+    if json_file is not None:
+        write_rows(rows, json_file)
+        say(f"wrote {json_file}")
+    return rows
+
+
+@functools.cache
+def fixed_chain(depth: int) -> Drafter:
+    """Build a drafter that proposes token 0, ``depth`` times."""
+
+    def propose(params, state, text, sampling, keys, window):
+        tokens = jnp.zeros((text.tokens.shape[0], depth), jnp.int32)
+        return chain(text, tokens, jnp.ones_like(tokens, dtype=bool)), state
+
+    return Drafter(
+        init=lambda params, batch_size, capacity: (),
+        propose=propose,
+        observe=lambda params, state, text, seen, window: state,
+        depth=depth,
+        nodes=depth + 1,
+    )
+
+
+def engine(setting: Setting, nodes: int) -> Engine:
+    """Return the engine that verifies ``nodes`` tokens per row and round."""
+    return Engine(build_target(setting.config), fixed_chain(nodes - 1), walk, setting.window)
+
+
+def make_state(setting: Setting, params: Params, batch_size: int, capacity: int) -> State:
+    """Lay out running rows of ``context`` tokens; the same state serves every n."""
+    vocab_size = setting.config.vocab_size
+    tokens = np.random.default_rng(0).integers(0, vocab_size, (batch_size, capacity))
+    lengths = jnp.full(batch_size, setting.context, jnp.int32)
+    limits = jnp.full(batch_size, setting.window, jnp.int32)
+    running = jnp.full(batch_size, RUNNING, jnp.int32)
+    text = Text(jnp.asarray(tokens, jnp.int32), lengths, lengths, limits, running)
+    sampling = Sampling(
+        temperature=jnp.zeros(batch_size),
+        max_draft=jnp.full(batch_size, max(setting.nodes), jnp.int32),
+        stop_ids=jnp.full((batch_size, 1), vocab_size, jnp.int32),
+    )
+    keys = jnp.stack([row_key(i) for i in range(batch_size)])
+    return rewind(setting, decode.init_state(engine(setting, 1), params, text, sampling, keys))
+
+
+def rewind(setting: Setting, state: State) -> State:
+    """Go back to ``context`` tokens: rollback is ``lengths``."""
+    batch_size = state.text.lengths.shape[0]
+    lengths = jnp.full(batch_size, setting.context, jnp.int32)
+    running = jnp.full(batch_size, RUNNING, jnp.int32)
+    text = state.text._replace(lengths=lengths, reason=running)
+    cache = state.cache._replace(lengths=lengths - 1)
+    return jax.block_until_ready(state._replace(text=text, cache=cache))
+
+
+def interleave(calls: Sequence[Callable[[], float]], reps: int) -> list[float]:
+    """Let the calls take turns; return the median of what each returned."""
+    seconds: list[list[float]] = [[] for _ in calls]
+    for _ in range(reps):
+        for times, call in zip(seconds, calls, strict=True):
+            times.append(call())
+    return [statistics.median(times) for times in seconds]
+
+
+class Stepper:
+    """A state that is stepped in place, by engines of any number of nodes."""
+
+    def __init__(self, setting: Setting, params: Params, batch_size: int, capacity: int):
+        self._setting, self._params = setting, params
+        self.state = make_state(setting, params, batch_size, capacity)
+
+    def seconds(self, nodes: int) -> float:
+        """Time one round over ``nodes`` tokens per row."""
+        state, one = rewind(self._setting, self.state), engine(self._setting, nodes)
+        start = time.perf_counter()
+        self.state, info = step(one, self._params, state)
+        jax.block_until_ready((self.state, info))
+        return time.perf_counter() - start
+
+
+def time_rows(setting: Setting, weights: PyTree, reps: int) -> list[Row]:
+    """Report T(n) / T(1) for every batch size, and each batch's T(1) against batch 1's."""
+    rows, alone = [], 0.0
+    for batch_size in setting.batches:
+        stepper = Stepper(setting, Params(weights, None), batch_size, setting.capacity)
+        calls = [functools.partial(stepper.seconds, nodes) for nodes in setting.nodes]
+        interleave(calls, 2)  # compiles, and warms up
+        seconds = interleave(calls, reps)
+        for nodes, one in zip(setting.nodes, seconds, strict=True):
+            goal = 1.45 if nodes == 4 and batch_size == 1 else None
+            name = f"T({nodes}), batch {batch_size}"
+            peer = f"T({setting.nodes[0]}), batch {batch_size}"
+            rows.append(compare(name, 1e3 * one, "ms", 1e3 * seconds[0], peer, at_most=goal))
+        alone = alone or seconds[0]
+        if batch_size > setting.batches[0]:
+            goal = 1.6 if batch_size == 4 else None
+            name = f"T(1), batch {batch_size} over batch {setting.batches[0]}"
+            peer = f"T(1), batch {setting.batches[0]}"
+            rows.append(compare(name, 1e3 * seconds[0], "ms", 1e3 * alone, peer, at_most=goal))
+    return rows
+
+
+def cache_rows(setting: Setting, weights: PyTree, reps: int, nodes: int = 4) -> list[Row]:
+    """Check that a round writes ``nodes`` slots per layer, whatever the cache's capacity.
+
+    Copies are sought in the compiled program, written bytes are counted in a cache full of a
+    sentinel, and the time and the scratch memory of two capacities are compared.
+    """
+    params, small, large = Params(weights, None), setting.capacity, 4 * setting.capacity
+    steppers = {size: Stepper(setting, params, 1, size) for size in (small, large)}
+    compiled = {
+        size: step.lower(engine(setting, nodes), params, stepper.state).compile()
+        for size, stepper in steppers.items()
+    }
+    copies = {
+        size: count_copies(one.as_text(), steppers[size].state.cache.keys[0].shape)
+        for size, one in compiled.items()
+    }
+    scratch = {size: one.memory_analysis().temp_size_in_bytes for size, one in compiled.items()}
+    calls = [functools.partial(steppers[size].seconds, nodes) for size in (small, large)]
+    interleave(calls, 2)
+    times = dict(zip((small, large), interleave(calls, reps), strict=True))
+    written = {size: count_written(steppers[size], nodes) for size in (small, large)}
+    copied = max(copies.values())
+    return [
+        Row(
+            name="cache-shaped copies in the compiled round",
+            value=copied,
+            unit="copies",
+            goal="0",
+            met=copied == 0,
+        ),
+        *(
+            compare(f"{name}, capacity {large}", by[large], unit, by[small], f"capacity {small}")
+            for name, unit, by in (
+                (f"KV bytes written by a round of {nodes}", "B", written),
+                (f"scratch memory of a round of {nodes}", "B", scratch),
+                (f"T({nodes})", "ms", {size: 1e3 * one for size, one in times.items()}),
+            )
+        ),
+    ]
+
+
+def count_copies(program: str, shape: Sequence[int]) -> int:
+    """Count the instructions of a compiled program that copy an array of this shape."""
+    sizes = ",".join(map(str, shape))
+    return len(re.findall(rf"= \w+\[{sizes}\]\S* (?:copy|copy-start|transpose)\(", program))
+
+
+def count_written(stepper: Stepper, nodes: int) -> int:
+    """Run one round on a cache full of a sentinel and count the bytes that changed."""
+    cache = stepper.state.cache
+
+    def fill(leaves):
+        return tuple(jnp.full_like(leaf, SENTINEL) for leaf in leaves)
+
+    cache = cache._replace(keys=fill(cache.keys), values=fill(cache.values))
+    stepper.state = stepper.state._replace(cache=cache)
+    stepper.seconds(nodes)
+    leaves = (*stepper.state.cache.keys, *stepper.state.cache.values)
+    return sum(int((leaf != SENTINEL).sum()) * leaf.dtype.itemsize for leaf in leaves)

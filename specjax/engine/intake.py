@@ -1,0 +1,104 @@
+"""Prompts and parameters become requests here, validated once, before any work starts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from specjax.engine.params import SamplingParams
+from specjax.engine.rows import Request
+from specjax.engine.tokenizer import Tokenizer
+
+Prompt = str | Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Intake:
+    """What a request is checked against."""
+
+    tokenizer: Tokenizer
+    vocab_size: int
+    max_model_len: int
+    eos_ids: tuple[int, ...]
+    seed: int  # of requests that bring none of their own
+
+
+def pair(
+    prompts: Any, sampling_params: SamplingParams | Sequence[SamplingParams]
+) -> list[tuple[Prompt, SamplingParams]]:
+    """Match one or many prompts with one or many parameters.
+
+    Raises ValueError when there are many of both, and not equally many.
+    """
+    several = [prompts] if isinstance(prompts, str | Mapping) else list(prompts)
+    if isinstance(sampling_params, SamplingParams):
+        sampling_params = [sampling_params] * len(several)
+    if len(sampling_params) != len(several):
+        raise ValueError(
+            f"got {len(several)} prompts and {len(sampling_params)} SamplingParams: "
+            "give one for all, or one for each."
+        )
+    return list(zip(several, sampling_params, strict=True))
+
+
+def requests(intake: Intake, prompt: Prompt, params: SamplingParams, number: int) -> list[Request]:
+    """Make one request per sample; sample i uses seed + i.
+
+    Raises ValueError for an empty or overlong prompt and for ids outside the vocabulary.
+    """
+    ids = prompt_ids(intake, prompt)
+    params.check_vocab(intake.vocab_size)
+    room = intake.max_model_len - len(ids)
+    if room < 1:
+        raise ValueError(
+            f"the prompt has {len(ids)} tokens and max_model_len is {intake.max_model_len}: "
+            "no room for one output token. Shorten it or raise max_model_len."
+        )
+    eos = () if params.ignore_eos else intake.eos_ids
+    max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
+    seed = params.seed
+    if seed is None:
+        seed = (intake.seed << 40) + (number << 14)  # leaves room for the n samples of each
+    request = Request(
+        prompt=tuple(ids),
+        params=params,
+        seed=seed,
+        limit=len(ids) + max_tokens,
+        stop_ids=tuple(dict.fromkeys((*eos, *(params.stop_token_ids or ())))),
+        bad_words=bad_word_ids(intake.tokenizer, params.bad_words or ()),
+    )
+    return [request._replace(seed=(seed + i) % 2**64) for i in range(params.n)]
+
+
+def prompt_ids(intake: Intake, prompt: Prompt) -> list[int]:
+    """Return a prompt's token ids, all inside the vocabulary (JAX would clamp others)."""
+    if isinstance(prompt, Mapping) and "prompt_token_ids" in prompt:
+        ids = list(prompt["prompt_token_ids"])
+    else:
+        text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
+        if not isinstance(text, str):
+            raise ValueError(
+                f"a prompt is a string or {{'prompt_token_ids': [...]}}, got {prompt!r}."
+            )
+        ids = intake.tokenizer.encode(text)
+    if not ids:
+        raise ValueError("the prompt is empty: give at least one token.")
+    for token in ids:
+        whole = isinstance(token, int) and not isinstance(token, bool)
+        if not whole or not 0 <= token < intake.vocab_size:
+            raise ValueError(
+                f"prompt token id {token!r} is out of range: the vocabulary has "
+                f"{intake.vocab_size} tokens, 0 to {intake.vocab_size - 1}."
+            )
+    return ids
+
+
+def bad_word_ids(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """Tokenize bad words as vLLM does: as they are, and after a space where that differs."""
+    found = []
+    for word in words:
+        plain = tokenizer.encode(word.lstrip(), add_special_tokens=False)
+        spaced = tokenizer.encode(" " + word.lstrip(), add_special_tokens=False)
+        found.append(tuple(plain))
+        if spaced[0] != plain[0] and len(spaced) == len(plain):
+            found.append(tuple(spaced))
+    return tuple(found)

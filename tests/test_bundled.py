@@ -1,0 +1,103 @@
+"""The shipped pair, prompts and papers are what they say, and transformers loads them as is."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import specjax
+from specjax.models.build import build_target
+from specjax.train.data import is_held_out
+from specjax.train.loop import causal_logits
+from specjax.weights.hf_config import read_config
+from specjax.weights.load import load_params
+
+BUNDLED = Path(specjax.__file__).parent / "bundled"
+PROMPTS = [json.loads(line) for line in (BUNDLED / "prompts.jsonl").read_text().splitlines()]
+FOLDERS = ["target", "draft"]
+FILES = {
+    *("config.json", "generation_config.json", "model.safetensors"),
+    *("tokenizer.json", "tokenizer_config.json"),
+}
+
+
+def test_there_are_24_prompts_of_two_kinds():
+    assert len({prompt["id"] for prompt in PROMPTS}) == len(PROMPTS) == 24
+    kinds = [prompt["category"] for prompt in PROMPTS]
+    assert (kinds.count("completion"), kinds.count("edit")) == (12, 12)
+
+
+@pytest.mark.parametrize("prompt", PROMPTS, ids=lambda prompt: prompt["id"])
+def test_a_prompt_is_one_turn_that_ends_where_a_line_begins(prompt):
+    assert set(prompt) == {"id", "category", "turns"}
+    (text,) = prompt["turns"]
+    assert text.rstrip(" ").endswith("\n")
+    assert text.isascii()
+    assert 10 <= text.count("\n") <= 40
+    if prompt["category"] == "edit":
+        assert "\n# The same " in text
+
+
+def test_the_prompts_fit_the_model_with_room_to_continue():
+    tokenizers = pytest.importorskip("tokenizers")
+    tokenizer = tokenizers.Tokenizer.from_file(str(BUNDLED / "target" / "tokenizer.json"))
+    for prompt in PROMPTS:
+        assert 60 <= len(tokenizer.encode(prompt["turns"][0]).ids) <= 300, prompt["id"]
+
+
+def test_the_pair_weighs_at_most_4_megabytes():
+    files = [path for folder in FOLDERS for path in (BUNDLED / folder).iterdir()]
+    assert sum(path.stat().st_size for path in files) <= 4_000_000
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_folder_is_complete_and_holds_nothing_else(name):
+    assert {path.name for path in (BUNDLED / name).iterdir()} == FILES
+    described = json.loads((BUNDLED / name / "config.json").read_text())
+    assert described["architectures"] == ["Qwen3ForCausalLM"]
+    assert described["head_dim"] == 32  # vLLM refuses 16
+
+
+def test_draft_and_target_speak_the_same_tokens():
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        assert (BUNDLED / "draft" / file).read_bytes() == (BUNDLED / "target" / file).read_bytes()
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_transformers_loads_the_folder_as_it_is_and_agrees(name):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    model = transformers.AutoModelForCausalLM.from_pretrained(BUNDLED / name, dtype=torch.float32)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(BUNDLED / name)
+    ids = tokenizer(PROMPTS[0]["turns"][0])["input_ids"]
+    assert tokenizer.decode(ids) == PROMPTS[0]["turns"][0]
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id == 0
+    config, _ = read_config(BUNDLED / name, dtype="float32")
+    params = load_params(BUNDLED / name, config)
+    ours = causal_logits(build_target(config), params, jnp.asarray([ids], jnp.int32))
+    with torch.no_grad():
+        theirs = model(torch.tensor([ids])).logits.numpy()
+    assert theirs.std() > 1.0
+    np.testing.assert_allclose(ours, theirs, atol=1e-4 * max(1.0, np.abs(theirs).max()))
+
+
+def test_the_manifest_names_every_file_and_its_side():
+    told = json.loads((BUNDLED / "data_manifest.json").read_text())
+    assert told["num_files"] == len(told["files"]) > 1000
+    assert told["num_bytes"] == sum(row[1] for row in told["files"])
+    for path, _, digest, held_out in told["files"]:
+        assert "site-packages" not in path
+        assert len(digest) == 64
+        assert held_out == is_held_out(path)
+
+
+def test_the_licence_of_the_training_text_is_shipped():
+    text = (BUNDLED / "LICENSE-PSF.txt").read_text()
+    assert "PYTHON SOFTWARE FOUNDATION LICENSE VERSION 2" in text
+    card = (BUNDLED / "README.md").read_text()
+    for name in FOLDERS:
+        weights = (BUNDLED / name / "model.safetensors").read_bytes()
+        assert hashlib.sha256(weights).hexdigest() in card
