@@ -1,0 +1,279 @@
+"""``LLM`` on the shipped pair: real text, every drafter, and every way to ask wrongly."""
+
+import warnings
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from specjax import LLM, SamplingParams
+from specjax.bundled import prompts
+from specjax.engine import loop
+
+PROMPTS = [entry["turns"][0] for entry in prompts()]
+DRAFT = {"model": "bundled:draft", "num_speculative_tokens": 4}
+CONFIGS = {
+    "ngram": {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4},
+    "draft_model": DRAFT,
+    "coupled": {**DRAFT, "draft_sample_method": "coupled"},
+    "probabilistic": {**DRAFT, "draft_sample_method": "probabilistic"},
+}
+GREEDY = SamplingParams(temperature=0.0, max_tokens=48)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return LLM("bundled", max_num_seqs=4)
+
+
+@pytest.fixture(scope="module")
+def drafted():
+    return {name: LLM("bundled", speculative_config=c, max_num_seqs=4) for name, c in CONFIGS.items()}
+
+
+def said(outputs):
+    return [[(c.text, c.token_ids, c.finish_reason, c.stop_reason) for c in o.outputs] for o in outputs]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_greedy_text_is_identical_on_real_prompts(name, plain, drafted):
+    """More prompts than slots: rows join and leave; still the same text, in fewer rounds."""
+    few = PROMPTS[::3]
+    expected = plain.generate(few, GREEDY)
+    outputs = drafted[name].generate(few, GREEDY)
+    assert said(outputs) == said(expected)
+    metrics = [output.outputs[0].spec_decode_metrics for output in outputs]
+    assert sum(m.num_accepted_draft_tokens for m in metrics) > 0
+    assert all(output.outputs[0].spec_decode_metrics is None for output in expected)
+
+
+@pytest.mark.parametrize("name", ["ngram", "draft_model", "coupled"])
+def test_hot_text_is_identical_for_the_same_seed(name, plain, drafted):
+    params = [
+        SamplingParams(temperature=0.8, top_p=0.95, max_tokens=40, seed=2**63 + i, n=1 + i % 2)
+        for i in range(4)
+    ]
+    params[1] = SamplingParams(
+        temperature=1.2, top_k=50, repetition_penalty=1.2, min_tokens=5, seed=3, max_tokens=40,
+        stop=["\n\n", "return"],
+    )
+    assert said(drafted[name].generate(PROMPTS[:4], params)) == said(
+        plain.generate(PROMPTS[:4], params)
+    )
+
+
+def test_probabilistic_drafts_are_exact_and_reproducible(drafted):
+    params = SamplingParams(temperature=0.7, seed=5, max_tokens=24)
+    once, twice = (drafted["probabilistic"].generate(PROMPTS[0], params) for _ in range(2))
+    assert said(once) == said(twice)
+
+
+def test_sample_i_of_n_uses_seed_plus_i(plain):
+    several = plain.generate(PROMPTS[0], SamplingParams(n=3, seed=10, max_tokens=12))
+    for i, one in enumerate(several[0].outputs):
+        alone = plain.generate(PROMPTS[0], SamplingParams(seed=10 + i, max_tokens=12))
+        assert alone[0].outputs[0].token_ids == one.token_ids
+
+
+def test_all_64_bits_of_a_seed_count(plain):
+    texts = {
+        plain.generate(PROMPTS[0], SamplingParams(seed=s, max_tokens=16))[0].outputs[0].text
+        for s in (7, 2**32 + 7, 2**63 + 7)
+    }
+    assert len(texts) == 3
+
+
+def test_a_stop_string_that_spans_tokens_and_rounds_cuts_ids_and_text(plain, drafted):
+    """The text ends before the stop string, the ids with the token that completed it."""
+    free = plain.generate(PROMPTS[1], GREEDY)[0].outputs[0]
+    tokenizer = plain.get_tokenizer()
+    for middle in range(6, 40, 7):
+        before = tokenizer.decode(free.token_ids[:middle])
+        stop = free.text[len(before) - 2 : len(before) + 3]
+        first = free.text.index(stop)
+        params = SamplingParams(temperature=0.0, max_tokens=48, stop=[stop])
+        for llm in (plain, *drafted.values()):
+            cut = llm.generate(PROMPTS[1], params)[0].outputs[0]
+            assert cut.text == free.text[:first]
+            assert (cut.finish_reason, cut.stop_reason) == ("stop", stop)
+            assert cut.token_ids == free.token_ids[: len(cut.token_ids)]
+            whole = tokenizer.decode(cut.token_ids)
+            assert stop in whole
+            assert stop not in tokenizer.decode(cut.token_ids[:-1])
+
+
+def test_eos_and_stop_token_ids_inside_a_draft(plain, drafted):
+    free = plain.generate(PROMPTS[2], GREEDY)[0].outputs[0].token_ids
+    stop = free[20]
+    first = free.index(stop)
+    params = SamplingParams(temperature=0.0, max_tokens=48, stop_token_ids=[stop])
+    for llm in (plain, *drafted.values()):
+        cut = llm.generate(PROMPTS[2], params)[0].outputs[0]
+        assert cut.token_ids == free[: first + 1]
+        assert (cut.finish_reason, cut.stop_reason) == ("stop", stop)
+
+
+def test_logprobs_are_reported_for_every_token(plain, drafted):
+    params = SamplingParams(temperature=0.0, max_tokens=20, logprobs=3, prompt_logprobs=1)
+    expected, output = (llm.generate(PROMPTS[3], params)[0] for llm in (plain, drafted["ngram"]))
+    assert len(output.outputs[0].logprobs) == len(output.outputs[0].token_ids) == 20
+    total = 0.0
+    for entry, token, other in zip(
+        output.outputs[0].logprobs, output.outputs[0].token_ids, expected.outputs[0].logprobs,
+        strict=True,
+    ):
+        assert entry[token].rank == 1
+        assert len(entry) == 3
+        assert entry.keys() == other.keys()
+        assert entry[token].logprob == pytest.approx(other[token].logprob, abs=1e-4)
+        total += entry[token].logprob
+    assert output.outputs[0].cumulative_logprob == pytest.approx(total, abs=1e-4)
+    assert len(output.prompt_logprobs) == len(output.prompt_token_ids)
+    assert output.prompt_logprobs[0] is None
+    for entry, token in zip(output.prompt_logprobs[1:], output.prompt_token_ids[1:], strict=True):
+        assert token in entry
+
+
+def test_prompt_logprobs_equal_the_logprobs_of_the_same_text_as_output(plain):
+    params = SamplingParams(temperature=0.0, max_tokens=12, logprobs=0)
+    output = plain.generate(PROMPTS[4], params)[0]
+    ids = [*output.prompt_token_ids, *output.outputs[0].token_ids]
+    read = plain.generate(
+        {"prompt_token_ids": ids}, SamplingParams(max_tokens=1, prompt_logprobs=0)
+    )[0]
+    for entry, token, own in zip(
+        read.prompt_logprobs[-12:], ids[-12:], output.outputs[0].logprobs, strict=True
+    ):
+        assert entry[token].logprob == pytest.approx(own[token].logprob, abs=1e-4)
+
+
+def test_k_larger_than_the_room_left():
+    """A prompt one token short of max_model_len leaves room for one token, drafted or not."""
+    for config in (None, CONFIGS["ngram"], DRAFT):
+        llm = LLM("bundled", speculative_config=config, max_model_len=64)
+        ids = [5] * 63
+        output = llm.generate({"prompt_token_ids": ids}, SamplingParams(max_tokens=None))[0]
+        assert len(output.outputs[0].token_ids) == 1
+        assert output.outputs[0].finish_reason == "length"
+        with pytest.raises(ValueError, match="no room for one output token"):
+            llm.generate({"prompt_token_ids": [5] * 64})
+
+
+def test_metrics_add_up(drafted):
+    llm = drafted["draft_model"]
+    before = {m.name: m for m in llm.get_metrics()}
+    output = llm.generate(PROMPTS[5], GREEDY)[0].outputs[0].spec_decode_metrics
+    after = {m.name: m for m in llm.get_metrics()}
+    name = "vllm:spec_decode_num_accepted_tokens"
+    assert after[name].value - before[name].value == output.num_accepted_draft_tokens
+    assert sum(output.acceptance_histogram) == output.num_spec_steps
+    assert sum(output.per_step_drafted) == output.num_draft_tokens
+    assert sum(after[name + "_per_pos"].values) == after[name].value
+
+
+def test_streaming_says_what_generate_says(drafted):
+    whole = drafted["draft_model"].generate(PROMPTS[6], GREEDY)[0].outputs[0]
+    texts = [sample.transcript.text for sample in drafted["draft_model"].stream(PROMPTS[6], GREEDY)]
+    assert texts[-1] == whole.text
+    assert all(later.startswith(earlier) for earlier, later in zip(texts, texts[1:], strict=False))
+    assert len(texts) < len(whole.token_ids)
+
+
+def test_chat_renders_the_template(plain):
+    conversation = [{"role": "user", "content": "def add(a, b):"}]
+    output = plain.chat(conversation, SamplingParams(temperature=0.0, max_tokens=8))[0]
+    rendered = plain.get_tokenizer().apply_chat_template(conversation)
+    assert output.prompt == rendered
+    again = plain.generate({"prompt": rendered}, SamplingParams(temperature=0.0, max_tokens=8))[0]
+    assert again.outputs[0].text == output.outputs[0].text
+
+
+def test_no_new_program_for_another_prompt_of_the_same_size(drafted):
+    """Law 8 through the interface: other words, seeds and lengths in the same bucket."""
+    llm = drafted["ngram"]
+    llm.generate({"prompt_token_ids": [9] * 20}, SamplingParams(max_tokens=20, seed=0))
+    before = (loop.prefill._cache_size(), loop.generate._cache_size())
+    for n in (17, 25, 30):
+        llm.generate({"prompt_token_ids": [n] * n}, SamplingParams(max_tokens=n, seed=n))
+    assert (loop.prefill._cache_size(), loop.generate._cache_size()) == before
+
+
+@pytest.mark.parametrize(
+    ("prompt", "params", "message"),
+    [
+        ("", {}, "the prompt is empty"),
+        ({"prompt_token_ids": []}, {}, "the prompt is empty"),
+        ({"prompt_token_ids": [1, 2048]}, {}, "2048 is out of range"),
+        ({"prompt_token_ids": [-1]}, {}, "-1 is out of range"),
+        ({"prompt_token_ids": [True]}, {}, "out of range"),
+        ({"text": "hello"}, {}, "a prompt is a string"),
+        ("bad \ud800 text", {}, "lone surrogate"),
+        ("x", {"stop_token_ids": [5000]}, "5000"),
+        ("x", {"logit_bias": {9999: 1.0}}, "9999"),
+        ("x", {"allowed_token_ids": [-3]}, "-3"),
+        ({"prompt_token_ids": [1] * 2048}, {}, "no room for one output token"),
+    ],
+)
+def test_a_bad_request_is_one_clear_error(prompt, params, message, plain):
+    with pytest.raises(ValueError, match=message):
+        plain.generate(prompt, SamplingParams(**params))
+
+
+def test_stop_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="stop cannot contain an empty string"):
+        SamplingParams(stop="")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"model": "/nowhere"}, ValueError, "does not download"),
+        ({"max_model_len": 10**6}, ValueError, "max_model_len must be between"),
+        ({"max_num_seqs": 0}, ValueError, "max_num_seqs"),
+        ({"quantization": "awq"}, ValueError, "unquantized"),
+        ({"tensor_parallel_size": 4}, ValueError, "between 1 and 1"),
+        ({"device": "npu"}, ValueError, "npu"),
+        ({"device": "quantum"}, ValueError, "quantum"),
+        ({"dtype": "int4"}, ValueError, "int4"),
+        ({"modle": "bundled"}, TypeError, "modle"),
+        ({"speculative_config": {"method": "ngram"}}, ValueError, "num_speculative_tokens"),
+        (
+            {"speculative_config": {**DRAFT, "draft_tensor_parallel_size": 2}},
+            ValueError,
+            "draft_tensor_parallel_size",
+        ),
+    ],
+)
+def test_a_bad_option_is_one_clear_error(options, error, message):
+    with pytest.raises(error, match=message):
+        LLM(**{"model": "bundled", **options})
+
+
+def test_engine_only_options_are_accepted_with_one_warning():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        LLM("bundled", enforce_eager=True, trust_remote_code=True, gpu_memory_utilization=0.9)
+    assert len(caught) == 1
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    ids=st.lists(st.integers(0, 2047), min_size=1, max_size=30),
+    temperature=st.sampled_from([0.0, 0.3, 1.0, 5.0]),
+    top_k=st.integers(-1, 5000),
+    seed=st.integers(-(2**63), 2**64 - 1),
+    max_tokens=st.integers(1, 24),
+)
+def test_any_prompt_gives_the_same_text_drafted_and_plain(
+    ids, temperature, top_k, seed, max_tokens, plain, drafted
+):
+    """Any bytes, broken UTF-8 included: ids equal, text is what the tokenizer decodes."""
+    params = SamplingParams(
+        temperature=temperature, top_k=top_k if top_k else -1, top_p=0.9, seed=seed,
+        max_tokens=max_tokens, ignore_eos=True,
+    )
+    expected = plain.generate({"prompt_token_ids": ids}, params)[0].outputs[0]
+    output = drafted["coupled"].generate({"prompt_token_ids": ids}, params)[0].outputs[0]
+    assert output.token_ids == expected.token_ids
+    assert output.text == expected.text
+    assert len(output.token_ids) == max_tokens
