@@ -444,7 +444,7 @@ proposals = [out.outputs[0].token_ids for out in draft_llm.generate(before[1:], 
 
 
 def words(ids):
-    return tuple(llm.tokenizer.decode([i]) for i in ids)
+    return tuple(llm.get_tokenizer().decode([i]) for i in ids)
 
 
 timeline = []

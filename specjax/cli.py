@@ -19,7 +19,7 @@ from specjax.engine.speculative import ENGINE_ONLY
 
 DEBUG = "SPECJAX_DEBUG"  # the environment variable behind --debug
 USER_ERRORS = (ValueError, OSError, ImportError)
-FORWARDED = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+FORWARDED = {"ignore_unknown_options": True, "help_option_names": []}
 
 app = typer.Typer(
     help="Exact speculative decoding in JAX.",
@@ -87,19 +87,19 @@ class EngineCommand(TyperCommand):
     """A command that takes vLLM's spellings.
 
     Underscores may stand for dashes, and options that mean something only to vLLM's engine
-    are set aside, with their values, in ``ctx.meta["engine_only"]``.
+    reach the command by name, without their values, as ``--engine-only NAME``.
     """
 
     def parse_args(self, ctx, args):
         """Set vLLM's own options aside and parse the rest."""
         known = {name for param in self.params for name in (*param.opts, *param.secondary_opts)}
-        args, ctx.meta["engine_only"] = set_aside(args, known)
-        return super().parse_args(ctx, args)
+        args, inert = set_aside(args, known)
+        return super().parse_args(ctx, [*args, *(f"--engine-only={name}" for name in inert)])
 
 
-def set_aside(args: Sequence[str], known: set[str]) -> tuple[list[str], dict[str, bool]]:
+def set_aside(args: Sequence[str], known: set[str]) -> tuple[list[str], list[str]]:
     """Split arguments into those for us, spelt with dashes, and vLLM's engine-only options."""
-    kept, inert, waiting = [], {}, list(args)
+    kept, inert, waiting = [], [], list(args)
     while waiting:
         word = waiting.pop(0)
         name, equals, value = word.partition("=")
@@ -108,7 +108,7 @@ def set_aside(args: Sequence[str], known: set[str]) -> tuple[list[str], dict[str
         if name.startswith("--") and dashed in known:
             kept.append(dashed + equals + value)
         elif name.startswith("--") and option in ENGINE_ONLY:
-            inert[option] = True
+            inert.append(option)
             if not equals and waiting and not waiting[0].startswith("-"):
                 waiting.pop(0)
         else:
@@ -116,11 +116,12 @@ def set_aside(args: Sequence[str], known: set[str]) -> tuple[list[str], dict[str
     return kept, inert
 
 
-def say_version(wanted: bool) -> None:
-    """Print the version and leave."""
+def say_version(wanted: bool) -> bool:
+    """Print the version and leave, if it is wanted."""
     if wanted:
         typer.echo(f"specjax {__version__}")
         raise typer.Exit
+    return wanted
 
 
 @app.callback()
@@ -154,7 +155,6 @@ def demo(
 @app.command(cls=EngineCommand)
 @plainly
 def generate(
-    ctx: typer.Context,
     model: Annotated[str, typer.Option(help="Checkpoint folder, or 'bundled'.")] = "bundled",
     speculative_config: Annotated[
         str | None, typer.Option("--speculative-config", "-sc", help="vLLM's options, as JSON.")
@@ -196,6 +196,7 @@ def generate(
     ] = None,
     speculative_max_model_len: Annotated[int | None, typer.Option(help="Legacy.")] = None,
     speculative_model_quantization: Annotated[str | None, typer.Option(hidden=True)] = None,
+    engine_only: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Complete prompts. Completions go to stdout, everything else to stderr.
 
@@ -242,14 +243,14 @@ def generate(
         "tensor_parallel_size": tensor_parallel_size,
         "quantization": quantization,
         **legacy,
-        **ctx.meta["engine_only"],
+        **dict.fromkeys(engine_only or (), True),
     }
     complete(model, options, prompts, sampling, stream=stream, json_lines=json_lines)
 
 
 @app.command(context_settings=FORWARDED)
 @plainly
-def train(ctx: typer.Context) -> None:
+def train(arguments: Annotated[list[str] | None, typer.Argument(hidden=True)] = None) -> None:
     """Train a small language model (specjax train lm --help)."""
     from specjax.compile_cache import enable_compile_cache
     from specjax.train.command import lm
@@ -258,7 +259,7 @@ def train(ctx: typer.Context) -> None:
     training.callback()(lambda: None)  # keeps `lm` a command of its own
     training.command("lm")(plainly(lm))
     enable_compile_cache()
-    code = training(ctx.args, prog_name="specjax train", standalone_mode=False)
+    code = training(arguments or [], prog_name="specjax train", standalone_mode=False)
     raise typer.Exit(code or 0)
 
 

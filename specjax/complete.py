@@ -13,7 +13,7 @@ from specjax.compile_cache import enable_compile_cache
 from specjax.engine.llm import LLM
 from specjax.engine.outputs import CompletionOutput, RequestOutput
 from specjax.engine.params import SamplingParams
-from specjax.live import show
+from specjax.viz.live import show
 
 
 def read_prompts(prompts: Sequence[str], file: Path | None) -> list[str]:
@@ -93,6 +93,8 @@ def complete(
             f"{counters.acceptance_rate:.0%} ({counters.num_accepted_tokens} of "
             f"{counters.num_draft_tokens} drafted tokens)"
         )
+    elif llm.speculative_config is not None:
+        notes.print("nothing was drafted: every round was a plain step")
 
 
 def heading(notes: Console, number: int, prompts: int, sample: int = 0, samples: int = 1) -> None:

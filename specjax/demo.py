@@ -15,13 +15,13 @@ from specjax.engine.llm import LLM
 from specjax.engine.loop import PREFILL_CHUNK, Progress
 from specjax.engine.params import SamplingParams
 from specjax.engine.rows import bucket
-from specjax.live import legend, show
 from specjax.metrics import SpecDecodeCounters
+from specjax.viz.live import legend, show
 from specjax.viz.methods import Method, method_comparison
 
 NUM_TOKENS = 128
 NUM_PER_CATEGORY = 3
-REPS = 3
+REPS = 5
 SEED = 7
 GREEDY, WARM = 0.0, 0.8
 SHOWN = "ngram"  # the method whose completion is streamed
@@ -123,7 +123,7 @@ def choose_prompts(llm: LLM, num_tokens: int) -> list[str]:
     """Take a few shipped prompts of each category that run in the same compiled programs."""
     shapes: dict[tuple[int, int], list[dict]] = {}
     for prompt in shipped_prompts():
-        length = len(llm.tokenizer.encode(prompt["turns"][0]))
+        length = len(llm.get_tokenizer().encode(prompt["turns"][0]))
         if length + num_tokens <= llm.max_model_len:
             chunk = min(bucket(length, 16), PREFILL_CHUNK)
             shapes.setdefault((chunk, bucket(length + num_tokens, 64)), []).append(prompt)

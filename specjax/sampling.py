@@ -48,9 +48,7 @@ def row_key(seed: int) -> Key[Array, ""]:
     return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
 
 
-def address(
-    keys: Key[Array, "B"], positions: Int[Array, "B N"], stream: int
-) -> Key[Array, "B N"]:
+def address(keys: Key[Array, "B"], positions: Int[Array, "B N"], stream: int) -> Key[Array, "B N"]:
     """Name the noise that decides the token at each index of each row's text."""
 
     def one(key, position):
@@ -221,9 +219,7 @@ def law(logits: Float[Array, "B N V"], sampling: Sampling) -> Float[Array, "B N 
     return jnp.where(temperature > 0, soft, hard)
 
 
-def score(
-    logits: Float[Array, "B P V"], tokens: Int[Array, "B P"], num_logprobs: int
-) -> Logprobs:
+def score(logits: Float[Array, "B P V"], tokens: Int[Array, "B P"], num_logprobs: int) -> Logprobs:
     """Report each token's raw log probability and rank, and the ``num_logprobs`` best."""
     logprobs = jax.nn.log_softmax(logits, axis=-1)
     own = jnp.take_along_axis(logprobs, tokens[:, :, None], axis=-1)

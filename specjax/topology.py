@@ -55,9 +55,7 @@ def attention_mask(
     """
     batch, (_, nodes, columns) = lengths.shape[0], visible.shape
     column = jnp.arange(window)[None] - lengths[:, None]
-    index = jnp.broadcast_to(
-        jnp.clip(column, 0, columns - 1)[:, None], (batch, nodes, window)
-    )
+    index = jnp.broadcast_to(jnp.clip(column, 0, columns - 1)[:, None], (batch, nodes, window))
     visible = jnp.broadcast_to(visible, (batch, nodes, columns))
     drafted = jnp.take_along_axis(visible, index, axis=2) & (column < columns)[:, None]
     return (column < 0)[:, None] | drafted

@@ -18,9 +18,9 @@ class Row:
     """One number. ``ratio`` = value / peer; ``goal`` bounds ``ratio``, or ``value`` alone."""
 
     name: str
-    value: float
+    value: int | float
     unit: str
-    peer: float | None = None
+    peer: int | float | None = None
     ratio: float | None = None
     against: str | None = None  # what ``peer`` is
     goal: str | None = None
@@ -29,9 +29,9 @@ class Row:
 
 def compare(
     name: str,
-    value: float,
+    value: int | float,
     unit: str,
-    peer: float,
+    peer: int | float,
     against: str,
     *,
     at_most: float | None = None,
@@ -70,6 +70,11 @@ def num_cores() -> int:
     return os.cpu_count() or 1
 
 
+def busy() -> float:
+    """Return how many cores were busy over the last minute; 0 where nobody knows."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+
+
 def write_rows(rows: Sequence[Row], file: Path) -> None:
     """Write the rows as a JSON list of objects."""
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -93,6 +98,6 @@ def print_rows(rows: Sequence[Row], console: Console) -> None:
         console.print(table)
 
 
-def number(value: float) -> str:
+def number(value: int | float) -> str:
     """Write a number as it reads best."""
     return f"{value:,.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:.4g}"

@@ -7,11 +7,10 @@ Weights are random; their values do not matter to the time.
 
 import functools
 import re
-import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,40 +19,16 @@ from rich.console import Console
 
 from specjax import decode
 from specjax.bench.load import peak_rows
-from specjax.bench.report import Row, compare, machine_row, print_rows, write_rows
+from specjax.bench.plan import Setting, interleave
+from specjax.bench.report import Row, busy, compare, machine_row, print_rows, write_rows
 from specjax.bench.transformers import generate_rows
-from specjax.config import ModelConfig
 from specjax.drafters.none import chain
 from specjax.models.build import build_target, init_params
 from specjax.sampling import Sampling, row_key
 from specjax.types import RUNNING, Drafter, Engine, Params, PyTree, State, Text
 from specjax.verify.walk import walk
 
-QWEN3_100M = ModelConfig(
-    vocab_size=16384,
-    hidden_size=768,
-    intermediate_size=2048,
-    num_layers=12,
-    num_heads=12,
-    num_kv_heads=4,
-    head_dim=64,
-    max_position_embeddings=1024,
-    qk_norm=True,
-    tie_word_embeddings=True,
-)
 SENTINEL = 7.0  # fills a cache, so that every slot that is written shows
-
-
-class Setting(NamedTuple):
-    """What is measured."""
-
-    config: ModelConfig = QWEN3_100M
-    capacity: int = 1024
-    context: int = 200
-    window: int = 256
-    batches: tuple[int, ...] = (1, 4, 8)
-    nodes: tuple[int, ...] = tuple(range(1, 10))
-    new_tokens: int = 48
 
 
 step = jax.jit(decode.step, static_argnums=0, donate_argnums=2)
@@ -76,6 +51,8 @@ def bench_step(
     size = sum(leaf.size for leaf in jax.tree.leaves(weights)) / 1e6
     say(f"{size:.0f}M random weights, {setting.config.dtype}; medians of {reps} interleaved runs")
     rows = [machine_row()]
+    if busy() > 0.25:
+        say(f"other processes keep {busy():.1f} cores busy: these numbers are not to be trusted")
     say("timing T(n), one round over n tokens per row ...")
     rows += time_rows(setting, weights, reps)
     say("checking what a round writes ...")
@@ -140,15 +117,6 @@ def rewind(setting: Setting, state: State) -> State:
     return jax.block_until_ready(state._replace(text=text, cache=cache))
 
 
-def interleave(calls: Sequence[Callable[[], float]], reps: int) -> list[float]:
-    """Let the calls take turns; return the median of what each returned."""
-    seconds: list[list[float]] = [[] for _ in calls]
-    for _ in range(reps):
-        for times, call in zip(seconds, calls, strict=True):
-            times.append(call())
-    return [statistics.median(times) for times in seconds]
-
-
 class Stepper:
     """A state that is stepped in place, by engines of any number of nodes."""
 
@@ -200,10 +168,10 @@ def cache_rows(setting: Setting, weights: PyTree, reps: int, nodes: int = 4) -> 
         for size, stepper in steppers.items()
     }
     copies = {
-        size: count_copies(one.as_text(), steppers[size].state.cache.keys[0].shape)
+        size: count_copies(one.as_text() or "", steppers[size].state.cache.keys[0].shape)
         for size, one in compiled.items()
     }
-    scratch = {size: one.memory_analysis().temp_size_in_bytes for size, one in compiled.items()}
+    scratch = {size: scratch_bytes(one) for size, one in compiled.items()}
     calls = [functools.partial(steppers[size].seconds, nodes) for size in (small, large)]
     interleave(calls, 2)
     times = dict(zip((small, large), interleave(calls, reps), strict=True))
@@ -232,6 +200,11 @@ def count_copies(program: str, shape: Sequence[int]) -> int:
     """Count the instructions of a compiled program that copy an array of this shape."""
     sizes = ",".join(map(str, shape))
     return len(re.findall(rf"= \w+\[{sizes}\]\S* (?:copy|copy-start|transpose)\(", program))
+
+
+def scratch_bytes(compiled: Any) -> int:
+    """Return how much memory a compiled program needs beside its arguments and results."""
+    return compiled.memory_analysis().temp_size_in_bytes
 
 
 def count_written(stepper: Stepper, nodes: int) -> int:

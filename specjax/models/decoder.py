@@ -122,9 +122,7 @@ class Decoder(nnx.Module):
         self.embed_tokens = Embedding(config.vocab_size, size, dtype=dtype, rngs=rngs)
         learned = config.positions == "learned"
         rows = config.max_position_embeddings + config.position_offset
-        self.embed_positions = (
-            Embedding(rows, size, dtype=dtype, rngs=rngs) if learned else None
-        )
+        self.embed_positions = Embedding(rows, size, dtype=dtype, rngs=rngs) if learned else None
         self.layers = nnx.List(Layer(config, rngs=rngs) for _ in range(config.num_layers))
         self.norm = Norm(config, size)
         self.lm_head = (

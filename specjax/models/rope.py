@@ -19,9 +19,7 @@ def inverse_frequencies(config: ModelConfig) -> Float[np.ndarray, "d2"]:
     if scaling is None:
         return speed
     turns = scaling.original_max_position_embeddings * speed / (2 * np.pi)
-    blend = (turns - scaling.low_freq_factor) / (
-        scaling.high_freq_factor - scaling.low_freq_factor
-    )
+    blend = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
     blend = np.clip(blend, 0.0, 1.0)
     return ((1 - blend) * speed / scaling.factor + blend * speed).astype(np.float32)
 

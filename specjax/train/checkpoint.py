@@ -28,6 +28,8 @@ def open_checkpoints(folder: Path) -> Iterator[ocp.CheckpointManager]:
                 ),
             ]
         ),
+        best_fn=lambda metrics: metrics["held_out_loss"],  # without it, metrics are not written
+        best_mode="min",
         enable_async_checkpointing=False,
         cleanup_tmp_directories=True,
     )
@@ -58,3 +60,14 @@ def restore(manager: ocp.CheckpointManager, like: TrainState) -> TrainState | No
 
     wanted = jax.tree.map(describe, like._asdict())
     return TrainState(**manager.restore(step, args=ocp.args.StandardRestore(wanted)))
+
+
+def held_out_loss(manager: ocp.CheckpointManager, step: int) -> float:
+    """Return the loss that the checkpoint of ``step`` was saved with, in nats per token.
+
+    Raises ValueError if it was saved without one.
+    """
+    metrics = manager.metrics(step)
+    if metrics is None:
+        raise ValueError(f"the checkpoint {manager.directory}/{step} holds no loss")
+    return metrics["held_out_loss"]

@@ -176,7 +176,7 @@ def train(config: TrainConfig, steps: int, work: Work, out: Path) -> tuple[Train
         state = jax.jit(work.step.init)() if restored is None else restored
         first, measured = int(state.step), math.nan
         if first >= steps:
-            return state, held_out_loss(work, state.params)
+            return state, checkpoint.held_out_loss(manager, first)
         losses: list[Any] = []
         with open_log(out, first, steps) as report:
             start = time.monotonic()

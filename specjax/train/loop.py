@@ -39,8 +39,8 @@ def causal_logits(
     """Score a full sequence by prefilling an empty cache, chunk by chunk, unrolled.
 
     Each chunk attends to the window it can see and no more, which is how inference reads a
-    prompt; at 512 tokens that saves a quarter of the step (5,900 tokens/s against 4,400 in
-    one piece, 1.6M parameters, 2 cores).
+    prompt. With 1.6M parameters and 512 tokens, on 2 cores, one piece trained at 3,800
+    tokens/s and pieces of 128 at 5,900.
     """
     batch, length = tokens.shape
     cache, hidden = target.init_cache(batch, length), []

@@ -30,7 +30,9 @@ def verify(
 ) -> Verdict:
     """Let the target choose at every node, then follow its choices down the tree."""
     path = s.trail(draft, logits.shape[-1])
-    return follow(draft, s.choose(s.constrain(logits, path, text, sampling), noise, sampling), depth)
+    return follow(
+        draft, s.choose(s.constrain(logits, path, text, sampling), noise, sampling), depth
+    )
 
 
 def follow(draft: Draft, choice: Int[Array, "B N"], depth: int) -> Verdict:

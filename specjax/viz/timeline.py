@@ -101,7 +101,7 @@ def token_timeline(
         )
     for i, (kind, said) in enumerate(legend):
         left, y = KEY * (i % 2), bottom + ROW * (0.9 + 0.8 * (i // 2))
-        draw_box(ax, kind, left, 3, y, 0.55 * ROW)
+        draw_box(ax, kind, left, 3.0, y, 0.55 * ROW)
         ax.text(left + 4, y, said, color="#333333", **font)
     return cells, ax
 

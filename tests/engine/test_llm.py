@@ -28,11 +28,15 @@ def plain():
 
 @pytest.fixture(scope="module")
 def drafted():
-    return {name: LLM("bundled", speculative_config=c, max_num_seqs=4) for name, c in CONFIGS.items()}
+    return {
+        name: LLM("bundled", speculative_config=c, max_num_seqs=4) for name, c in CONFIGS.items()
+    }
 
 
 def said(outputs):
-    return [[(c.text, c.token_ids, c.finish_reason, c.stop_reason) for c in o.outputs] for o in outputs]
+    return [
+        [(c.text, c.token_ids, c.finish_reason, c.stop_reason) for c in o.outputs] for o in outputs
+    ]
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -54,7 +58,12 @@ def test_hot_text_is_identical_for_the_same_seed(name, plain, drafted):
         for i in range(4)
     ]
     params[1] = SamplingParams(
-        temperature=1.2, top_k=50, repetition_penalty=1.2, min_tokens=5, seed=3, max_tokens=40,
+        temperature=1.2,
+        top_k=50,
+        repetition_penalty=1.2,
+        min_tokens=5,
+        seed=3,
+        max_tokens=40,
         stop=["\n\n", "return"],
     )
     assert said(drafted[name].generate(PROMPTS[:4], params)) == said(
@@ -119,7 +128,9 @@ def test_logprobs_are_reported_for_every_token(plain, drafted):
     assert len(output.outputs[0].logprobs) == len(output.outputs[0].token_ids) == 20
     total = 0.0
     for entry, token, other in zip(
-        output.outputs[0].logprobs, output.outputs[0].token_ids, expected.outputs[0].logprobs,
+        output.outputs[0].logprobs,
+        output.outputs[0].token_ids,
+        expected.outputs[0].logprobs,
         strict=True,
     ):
         assert entry[token].rank == 1
@@ -194,7 +205,7 @@ def test_no_new_program_for_another_prompt_of_the_same_size(drafted):
     llm.generate({"prompt_token_ids": [9] * 20}, SamplingParams(max_tokens=20, seed=0))
     before = (loop.prefill._cache_size(), loop.generate._cache_size())
     for n in (17, 25, 30):
-        llm.generate({"prompt_token_ids": [n] * n}, SamplingParams(max_tokens=n, seed=n))
+        llm.generate({"prompt_token_ids": [n] * n}, SamplingParams(max_tokens=40 - n, seed=n))
     assert (loop.prefill._cache_size(), loop.generate._cache_size()) == before
 
 
@@ -269,8 +280,12 @@ def test_any_prompt_gives_the_same_text_drafted_and_plain(
 ):
     """Any bytes, broken UTF-8 included: ids equal, text is what the tokenizer decodes."""
     params = SamplingParams(
-        temperature=temperature, top_k=top_k if top_k else -1, top_p=0.9, seed=seed,
-        max_tokens=max_tokens, ignore_eos=True,
+        temperature=temperature,
+        top_k=top_k if top_k else -1,
+        top_p=0.9,
+        seed=seed,
+        max_tokens=max_tokens,
+        ignore_eos=True,
     )
     expected = plain.generate({"prompt_token_ids": ids}, params)[0].outputs[0]
     output = drafted["coupled"].generate({"prompt_token_ids": ids}, params)[0].outputs[0]

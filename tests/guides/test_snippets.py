@@ -9,7 +9,11 @@ import pytest
 
 GUIDES = Path(__file__).parents[3] / "shared" / "guides"
 LATER = ("eagle", "suffix", "extract_hidden_states", "ibm-fms")  # methods of later versions
-TARGETS = ("meta-llama/Meta-Llama-3.1-8B-Instruct", "facebook/opt-6.7b", "meta-llama/Llama-3.1-70B-Instruct")
+TARGETS = (
+    "meta-llama/Meta-Llama-3.1-8B-Instruct",
+    "facebook/opt-6.7b",
+    "meta-llama/Llama-3.1-70B-Instruct",
+)
 DRAFTS = ("facebook/opt-125m", "meta-llama/Llama-3.2-1B-Instruct")
 
 MODERN = """
@@ -72,12 +76,16 @@ def run(source: str, capsys) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("source", [MODERN, LEGACY_DRAFT, LEGACY_NGRAM], ids=["modern", "draft", "ngram"])
+@pytest.mark.parametrize(
+    "source", [MODERN, LEGACY_DRAFT, LEGACY_NGRAM], ids=["modern", "draft", "ngram"]
+)
 def test_snippets_written_like_the_guides_run(source, capsys):
     assert run(source, capsys).count("Generated text:") == 2
 
 
-@pytest.mark.skipif(not GUIDES.is_dir(), reason="the guides are read from ../shared/guides, which is not here")
+@pytest.mark.skipif(
+    not GUIDES.is_dir(), reason="the guides are read from ../shared/guides, which is not here"
+)
 def test_the_guides_own_snippets_run(capsys):
     found = snippets()
     assert len(found) >= 3

@@ -80,8 +80,10 @@ class Result(NamedTuple):
     state: State
 
 
-def pack(rows: list[Row], capacity: int = CAPACITY) -> tuple[Text, s.Sampling, jax.Array]:
-    """Lay rows out as a batch with every sampling feature present."""
+def pack(
+    rows: list[Row], capacity: int = CAPACITY, lean: bool = False
+) -> tuple[Text, s.Sampling, jax.Array]:
+    """Lay rows out as a batch with every sampling feature present, or none when ``lean``."""
     size = len(rows)
     tokens = np.full((size, capacity), 3, np.int32)
     stops, words = np.full((size, 2), VOCAB, np.int32), np.full((size, 2, 3), VOCAB, np.int32)
@@ -109,6 +111,8 @@ def pack(rows: list[Row], capacity: int = CAPACITY) -> tuple[Text, s.Sampling, j
         bias=jnp.zeros((size, VOCAB), jnp.float32),
         bad_words=jnp.asarray(words),
     )
+    if lean:
+        sampling = s.Sampling(sampling.temperature, sampling.max_draft, sampling.stop_ids)
     return text, sampling, jnp.stack([s.row_key(row.seed) for row in rows])
 
 
@@ -122,21 +126,21 @@ def run(
     chunk: int = 16,
     window: int = CAPACITY,
     capacity: int = CAPACITY,
-    scores: int | None = VOCAB,
+    lean: bool = False,
 ) -> Result:
-    """Complete a batch: prefill in chunks, then one while_loop."""
+    """Complete a batch: prefill in chunks, then one while_loop. Lean runs report no scores."""
     params = weights() if params is None else params
-    engine = Engine(target, drafter, rule, window, num_logprobs=scores)
-    state = init_state(engine, params, *pack(rows, capacity))
+    engine = Engine(target, drafter, rule, window, num_logprobs=None if lean else VOCAB)
+    state = init_state(engine, params, *pack(rows, capacity, lean))
     size, found = len(rows), [[] for _ in rows]
     first = state.text.starts
     for start in range(0, max(len(row.prompt) for row in rows), chunk):
         state, info, _ = prefill(engine, params, state, start, chunk)
         collect(found, info, size)
     state, infos, rounds = generate(engine, params, state, HISTORY, 1, HISTORY)
+    text, infos = jax.device_get((state.text, infos))
     for r in range(int(rounds)):
         collect(found, jax.tree.map(lambda leaf, r=r: leaf[r], infos), size)
-    text = jax.device_get(state.text)
     tokens = [text.tokens[b, first[b] : text.lengths[b]].tolist() for b in range(size)]
     stacked = [np.array(one) for one in found]
     return Result(tokens, stacked, text.reason.tolist(), infos, int(rounds), state)
@@ -146,9 +150,11 @@ def collect(found: list[list], info, size: int) -> None:
     """Append the full log probabilities [V] of every token a round emitted."""
     if info.logprobs is None:
         return
-    ids, values = np.asarray(info.logprobs.ids), np.asarray(info.logprobs.values)
+    ids, values, counts = map(
+        np.asarray, (info.logprobs.ids, info.logprobs.values, info.num_emitted)
+    )
     for b in range(size):
-        for j in range(int(info.num_emitted[b])):
+        for j in range(counts[b]):
             dense = np.zeros(VOCAB, np.float32)
             dense[ids[b, j, 1:]] = values[b, j, 1:]
             found[b].append(dense)

@@ -19,6 +19,14 @@ def logits_of(params, tokens):
     return h.TARGET.logits(params, output.hidden)
 
 
+@jax.jit
+def noise_of(key, position):
+    """The Gumbel noise that decides the token at a position."""
+    return jax.random.gumbel(
+        jax.random.fold_in(jax.random.fold_in(key, position), CHOOSE), (h.VOCAB,), jnp.float32
+    )
+
+
 def constrained(logits: np.ndarray, row: h.Row, output: list[int]) -> np.ndarray:
     """What a request asks of its logits, written from vLLM's definitions with a sort."""
     logits = logits.astype(np.float64)
@@ -53,9 +61,7 @@ def reference(row: h.Row) -> tuple[list[int], list[float]]:
         padded = np.zeros((1, h.CAPACITY), np.int32)
         padded[0, : len(tokens)] = tokens
         logits = np.asarray(logits_of(h.weights().target, padded))[0, len(tokens) - 1]
-        noise = jax.random.gumbel(
-            jax.random.fold_in(jax.random.fold_in(key, len(tokens)), CHOOSE), (h.VOCAB,)
-        )
+        noise = noise_of(key, len(tokens))
         scores = constrained(logits, row, tokens[len(row.prompt) :])
         scores = scores + row.temperature * np.asarray(noise)
         best, second = np.sort(scores)[::-1][:2]

@@ -55,14 +55,14 @@ def test_in_one_program_neither_slot_nor_mates_change_text_or_logits():
 
 
 @pytest.mark.parametrize("name", h.TREES)
-@pytest.mark.parametrize("skill", [0.5, 0.95])
-def test_no_tree_changes_the_text(name, skill):
+def test_no_tree_changes_the_text(name):
     """1(b) for trees, with a drafter that knows the answer and is wrong now and then."""
     rows = h.random_rows(4, seed=3)
     plain = h.run(h.PLAIN, rows)
-    drafted = h.run(h.guided(h.TREES[name]), rows, params=h.knowing(plain, rows, skill))
-    assert count_events(drafted, plain) == 0
-    assert drafted.infos.num_accepted.sum() > 10
+    for skill in (0.5, 0.95):
+        drafted = h.run(h.guided(h.TREES[name]), rows, params=h.knowing(plain, rows, skill))
+        assert count_events(drafted, plain) == 0
+        assert drafted.infos.num_accepted.sum() > 10
 
 
 def test_across_shapes_ids_and_logits_agree_over_20_000_tokens():
@@ -72,7 +72,7 @@ def test_across_shapes_ids_and_logits_agree_over_20_000_tokens():
         rows = h.random_rows(16, seed=100 + seed)
         rows = [row._replace(stop_ids=(), max_tokens=50) for row in rows]
         plain = h.run(h.PLAIN, rows)
-        for name, chunk in zip(h.CHAINS, (16, 16, 32), strict=True):
+        for name, chunk in zip(h.CHAINS, (16, 16, 8), strict=True):
             drafted = h.run(h.CHAINS[name], rows, chunk=chunk)
             tokens += sum(map(len, drafted.tokens))
             events += count_events(drafted, plain)
@@ -81,8 +81,8 @@ def test_across_shapes_ids_and_logits_agree_over_20_000_tokens():
 
 
 def test_a_row_alone_equals_the_row_in_a_batch_across_shapes():
-    """9 across shapes: B = 1 against B = 5, 1(b)."""
-    rows = h.random_rows(5, seed=7)
+    """9 across shapes: B = 1 against B = 4, 1(b)."""
+    rows = h.random_rows(4, seed=7)
     together = h.run(h.CHAINS["ngram"], rows)
     for b, row in enumerate(rows):
         alone = h.run(h.CHAINS["ngram"], [row])

@@ -30,9 +30,9 @@ def assert_cache_holds(cache, fresh, lengths):
 def test_the_cache_lags_the_text_by_the_root_and_holds_what_one_pass_would(name):
     """5, along chains and along tree paths that had to move."""
     rows = h.random_rows(4, seed=3)
-    truth = h.run(h.PLAIN, rows)
+    truth = h.run(h.PLAIN, rows, lean=True)
     tree = h.TREES.get(name, h.CHAIN)
-    result = h.run(h.guided(tree), rows, params=h.knowing(truth, rows, 0.8))
+    result = h.run(h.guided(tree), rows, params=h.knowing(truth, rows, 0.8), lean=True)
     text, cache = result.state.text, result.state.cache
     np.testing.assert_array_equal(cache.lengths, text.lengths - 1)
     _, fresh = jax.jit(one_pass)(h.weights().target, text.tokens)
@@ -43,7 +43,7 @@ def test_the_cache_lags_the_text_by_the_root_and_holds_what_one_pass_would(name)
 def test_observe_leaves_the_drafter_where_one_long_pass_would(chunk):
     """6: after ragged prefill chunks, partial acceptance and rows that ended early."""
     rows = h.random_rows(4, seed=31)
-    result = h.run(h.CHAINS["draft_model greedy"], rows, chunk=chunk)
+    result = h.run(h.CHAINS["draft_model greedy"], rows, chunk=chunk, lean=True)
     text, drafter = result.state.text, result.state.drafter
     np.testing.assert_array_equal(drafter.cache.lengths, text.lengths)
     output, fresh = jax.jit(one_pass)(h.weights().draft, text.tokens)
@@ -57,7 +57,7 @@ def test_observing_twice_changes_nothing():
     rows = h.random_rows(4, seed=32)
     engine = Engine(h.TARGET, h.CHAINS["draft_model greedy"], walk, h.CAPACITY)
     params = h.weights()
-    state = h.init_state(engine, params, *h.pack(rows))
+    state = h.init_state(engine, params, *h.pack(rows, lean=True))
     for start in range(0, 40, 16):
         state, _, _ = h.prefill(engine, params, state, start, 16)
     text, drafter = state.text, state.drafter
@@ -79,7 +79,7 @@ def test_one_trace_per_engine_and_shape():
     """8: other prompts, seeds, temperatures and limits are other numbers, not other programs."""
     before = None
     for seed in range(4):
-        h.run(h.CHAINS["ngram"], h.random_rows(4, seed=40 + seed))
+        h.run(h.CHAINS["ngram"], h.random_rows(4, seed=40 + seed), lean=True)
         traces = (h.prefill._cache_size(), h.generate._cache_size())
         before = before or traces
         assert traces == before
@@ -92,8 +92,8 @@ def test_every_token_is_counted_once(name):
     params, drafter = h.weights(), h.CHAINS.get(name)
     if drafter is None:
         drafter = h.guided(h.TREES[name])
-        params = h.knowing(h.run(h.PLAIN, rows), rows, 0.9)
-    result = h.run(drafter, rows, params=params)
+        params = h.knowing(h.run(h.PLAIN, rows, lean=True), rows, 0.9)
+    result = h.run(drafter, rows, params=params, lean=True)
     infos, text = jax.device_get((result.infos, result.state.text))
     assert (text.reason != RUNNING).all()
     rounds = (infos.num_emitted > 0).sum(axis=0)

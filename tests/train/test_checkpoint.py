@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -101,9 +102,12 @@ def test_a_run_killed_with_sigkill_ends_with_the_same_bits(tiny, finished, tmp_p
                 break
     assert child.returncode == -signal.SIGKILL
     assert int(state_of(tiny, tmp_path).step) == kill_after
-    (tmp_path / "checkpoints" / "9.orbax-checkpoint-tmp-0").mkdir()  # a save cut short
+    whole = tmp_path / "checkpoints" / str(kill_after)
+    cut_short = shutil.copytree(whole, whole.with_name("9.orbax-checkpoint-tmp"))
+    shutil.rmtree(cut_short / "default" / "d")
 
     trained = train_lm(config)
+    assert not cut_short.exists()
     folder, uninterrupted = finished
     assert trained.held_out_loss == uninterrupted.held_out_loss
     assert_same_bits(state_of(tiny, tmp_path), state_of(tiny, folder))
@@ -116,10 +120,12 @@ def test_a_run_killed_with_sigkill_ends_with_the_same_bits(tiny, finished, tmp_p
 
 def test_the_last_two_checkpoints_and_the_best_stay(tiny, tmp_path):
     state = make_step(tiny, 12).init()
-    with checkpoint.open_checkpoints(tmp_path) as manager:
-        for step, loss in enumerate([5.0, 1.0, 2.0, 4.0, 3.0]):
+    for step, loss in enumerate([5.0, 1.0, 2.0, 4.0, 3.0]):
+        with checkpoint.open_checkpoints(tmp_path) as manager:  # anew: a resumed run remembers
             checkpoint.save(manager, state._replace(step=jnp.asarray(step, jnp.int32)), loss)
+    with checkpoint.open_checkpoints(tmp_path) as manager:
         assert list(manager.all_steps()) == [1, 3, 4]
+        assert checkpoint.held_out_loss(manager, 4) == 3.0
 
 
 def test_a_finished_run_is_not_trained_again(tiny, finished):
@@ -191,7 +197,9 @@ def test_transformers_loads_the_export_and_agrees(tiny, finished):
     tokens = np.random.default_rng(0).integers(0, 280, (2, 40))
     with torch.no_grad():
         theirs = model(torch.tensor(tokens)).logits.numpy()
-    ours = causal_logits(build_target(facts), params, jnp.asarray(tokens, jnp.int32))
+    ours = jax.jit(causal_logits, static_argnums=0)(
+        build_target(facts), params, jnp.asarray(tokens, jnp.int32)
+    )
     np.testing.assert_allclose(ours, theirs, atol=1e-4)
 
 

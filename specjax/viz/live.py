@@ -30,9 +30,13 @@ def show(
     progress, painter = None, None
     for progress, transcript in llm.stream(prompt, sampling):
         if painter is None:
-            painter = Painter(Detokenizer(llm.tokenizer, progress.request.prompt))
+            painter = Painter(Detokenizer(llm.get_tokenizer(), progress.request.prompt))
         for words, style in painter.paint(progress, transcript.text):
-            console.print(Text(words, style=style), end="", soft_wrap=True)
+            if console.is_terminal:
+                console.print(Text(words, style=style), end="", soft_wrap=True)
+            else:  # as it is: rich would expand tabs and drop control characters
+                console.file.write(words)
+                console.file.flush()
     console.print()
     assert progress is not None  # a request yields at least its first token
     return progress

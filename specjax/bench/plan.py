@@ -1,0 +1,41 @@
+"""What a benchmark measures, and in which order."""
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from specjax.config import ModelConfig
+
+QWEN3_100M = ModelConfig(
+    vocab_size=16384,
+    hidden_size=768,
+    intermediate_size=2048,
+    num_layers=12,
+    num_heads=12,
+    num_kv_heads=4,
+    head_dim=64,
+    max_position_embeddings=1024,
+    qk_norm=True,
+    tie_word_embeddings=True,
+)
+
+
+class Setting(NamedTuple):
+    """What is measured."""
+
+    config: ModelConfig = QWEN3_100M
+    capacity: int = 1024
+    context: int = 200
+    window: int = 256
+    batches: tuple[int, ...] = (1, 4, 8)
+    nodes: tuple[int, ...] = tuple(range(1, 10))
+    new_tokens: int = 48
+
+
+def interleave(calls: Sequence[Callable[[], float]], reps: int) -> list[float]:
+    """Let the calls take turns; return the median of what each returned."""
+    seconds: list[list[float]] = [[] for _ in calls]
+    for _ in range(reps):
+        for times, call in zip(seconds, calls, strict=True):
+            times.append(call())
+    return [statistics.median(times) for times in seconds]
