@@ -1,6 +1,6 @@
 """``python -m specjax``."""
 
-from specjax.cli import main
+from specjax.cli.app import main
 
 if __name__ == "__main__":
     main()

@@ -74,7 +74,7 @@ def draft_model(
         token, law = pick(hidden, path, depth - 1)
         path = path.at[:, -1].set(token)
         probs = None
-        if law is not None:
+        if law is not None and laws is not None:
             root = jnp.zeros_like(law)[None]
             probs = jnp.concatenate([root, laws, law[None]]).swapaxes(0, 1)
         reached = text.lengths[:, None] + jnp.arange(depth)[None] < max_model_len

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from tokenizers import Tokenizer
 
-from specjax.train.files import write_atomically
+from specjax.files import write_atomically
 
 SKIPPED_FOLDERS = frozenset({"site-packages", "dist-packages", "__pycache__"})
 HELD_OUT_ONE_IN = 50

@@ -11,11 +11,11 @@ import jax
 import numpy as np
 from tokenizers import Tokenizer
 
+from specjax.files import write_json
 from specjax.models.build import build_target
 from specjax.train import checkpoint
 from specjax.train.batches import crop, measure
 from specjax.train.data import Document, fingerprint, load_corpus, manifest, read_documents
-from specjax.train.files import write_json
 from specjax.train.log import draw_losses, open_log
 from specjax.train.loop import Step, TrainState, make_step
 from specjax.train.options import TrainConfig, differences, model_config

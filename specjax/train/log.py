@@ -10,7 +10,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from specjax.train.files import write_atomically
+from specjax.files import write_atomically
 
 
 def read_losses(path: Path) -> list[dict]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from specjax.train.files import write_atomically, write_json
+from specjax.files import write_atomically, write_json
 
 END_OF_TEXT = "<|endoftext|>"
 

@@ -8,7 +8,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from specjax.config import ModelConfig
-from specjax.train.files import write_atomically, write_json
+from specjax.files import write_atomically, write_json
 from specjax.types import PyTree
 from specjax.weights.names import table, tensor_name
 

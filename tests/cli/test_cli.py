@@ -9,7 +9,8 @@ import time
 import pytest
 from typer.testing import CliRunner
 
-from specjax import __version__, cli
+from specjax import __version__
+from specjax.cli import app as cli
 
 PROMPT = ("--prompt", "def f(x):", "--max-tokens", "12")
 DRAFT_FLAGS = ("--num_speculative_tokens", "3", "--use-v2-block-manager")
@@ -32,7 +33,7 @@ def plain(pair, specjax_command):
 
 def test_help_is_immediate_and_lists_every_command():
     start = time.perf_counter()
-    heavy = "import sys, specjax.cli; sys.exit('jax' in sys.modules)"
+    heavy = "import sys, specjax.cli.app; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", heavy], check=False).returncode == 0
     assert time.perf_counter() - start < 30  # ~0.3 s on an idle machine
     result = invoke("--help")
@@ -108,7 +109,7 @@ def test_ctrl_c_exits_130(monkeypatch):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("specjax.doctor.examine", interrupted)
+    monkeypatch.setattr("specjax.cli.doctor.examine", interrupted)
     result = invoke("doctor")
     assert (result.exit_code, result.stderr) == (130, "interrupted\n")
 

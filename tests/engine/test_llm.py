@@ -1,5 +1,6 @@
 """``LLM`` on the shipped pair: real text, every drafter, and every way to ask wrongly."""
 
+import itertools
 import warnings
 
 import pytest
@@ -186,7 +187,7 @@ def test_streaming_says_what_generate_says(drafted):
     whole = drafted["draft_model"].generate(PROMPTS[6], GREEDY)[0].outputs[0]
     texts = [sample.transcript.text for sample in drafted["draft_model"].stream(PROMPTS[6], GREEDY)]
     assert texts[-1] == whole.text
-    assert all(later.startswith(earlier) for earlier, later in zip(texts, texts[1:], strict=False))
+    assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(texts))
     assert len(texts) < len(whole.token_ids)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from specjax.files import write_atomically
 from specjax.train.batches import crop, measure
 from specjax.train.data import (
     fingerprint,
@@ -18,7 +19,6 @@ from specjax.train.data import (
     read_documents,
     standard_library_license,
 )
-from specjax.train.files import write_atomically
 from specjax.train.tokenizer import (
     CHAT_TEMPLATE,
     end_of_text,

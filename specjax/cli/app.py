@@ -144,8 +144,8 @@ def demo(
     ),
 ) -> None:
     """Complete Python code with the bundled model, plainly and with drafters, and compare."""
+    from specjax.cli.demo import run_demo
     from specjax.compile_cache import enable_compile_cache
-    from specjax.demo import run_demo
 
     enable_compile_cache()
     if not run_demo(out):
@@ -203,7 +203,7 @@ def generate(
     Options that only vLLM's engine has (--gpu-memory-utilization, --enforce-eager,
     --trust-remote-code, ...) are accepted with one warning; underscores may stand for dashes.
     """
-    from specjax.complete import complete, read_prompts
+    from specjax.cli.complete import complete, read_prompts
     from specjax.engine.params import SamplingParams
 
     prompts = read_prompts(prompt or [], prompt_file)
@@ -279,7 +279,7 @@ def convert(
 @plainly
 def doctor() -> None:
     """Say what is installed, what is missing, and where things are."""
-    from specjax.doctor import examine
+    from specjax.cli.doctor import examine
 
     if not examine(typer.echo):
         raise typer.Exit(1)
