@@ -94,7 +94,10 @@ class Drafter(NamedTuple):
 
 
 class Target(NamedTuple):
-    """The big model, as functions; see ``models.build`` for their contracts."""
+    """The big model, as functions; see ``models.build`` for their contracts.
+
+    Keeping an accepted path is ``cache.keep``: the same for every target, so not a field.
+    """
 
     init_cache: Callable  # (batch_size, capacity) -> Cache
     forward: Callable  # (params, tokens, positions, visible, cache, window) -> (Output, Cache)

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperCommand
 
 from specjax import __version__
-from specjax.engine.speculative import ENGINE_ONLY
+from specjax.engine.legacy import ENGINE_ONLY
 
 DEBUG = "SPECJAX_DEBUG"  # the environment variable behind --debug
 USER_ERRORS = (ValueError, OSError, ImportError)

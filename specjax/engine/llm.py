@@ -9,11 +9,12 @@ from specjax.engine import intake, loop
 from specjax.engine.build import Model, build_engine, check_pair, describe, load
 from specjax.engine.device import choose_devices
 from specjax.engine.intake import Prompt
+from specjax.engine.legacy import drop_engine_only, translate_legacy
 from specjax.engine.outputs import RequestOutput
 from specjax.engine.params import SamplingParams
 from specjax.engine.report import Sample, request_output, steps
 from specjax.engine.rows import Request
-from specjax.engine.speculative import SpeculativeConfig, drop_engine_only, translate_legacy
+from specjax.engine.speculative import SpeculativeConfig
 from specjax.engine.tokenizer import load_generation_config, load_tokenizer
 from specjax.engine.transcript import Transcript
 from specjax.metrics import Counter, SpecDecodeCounters, Vector

@@ -1,4 +1,4 @@
-"""What the user asks of speculation: vLLM's `speculative_config` and its legacy forms."""
+"""What the user asks of speculation: vLLM's `speculative_config`."""
 
 import difflib
 import json
@@ -38,34 +38,6 @@ ONLY_OFF = {
     "kv_cache_dtype": (None, "auto"),
     "enable_adaptive_verification": (None, False),
     "draft_model_config": (None,),
-}
-
-# Options of vLLM's LLM that have no meaning here: accepted with one warning.
-ENGINE_ONLY = (
-    "additional_config", "async_scheduling", "block_size", "compilation_config",
-    "cpu_offload_gb", "cuda_graph_sizes", "cudagraph_capture_sizes", "data_parallel_size",
-    "disable_async_output_proc", "disable_custom_all_reduce", "disable_log_requests",
-    "disable_log_stats", "disable_logprobs_during_spec_decoding", "distributed_executor_backend",
-    "enable_chunked_prefill", "enable_expert_parallel", "enable_prefix_caching", "enforce_eager",
-    "gpu_memory_utilization", "max_num_batched_tokens", "max_parallel_loading_workers",
-    "max_seq_len_to_capture", "num_scheduler_steps", "per_request_spec_decode_metrics",
-    "pipeline_parallel_size", "ray_workers_use_nsight", "scheduling_policy",
-    "speculative_disable_by_batch_size", "speculative_disable_mqa_scorer", "swap_space",
-    "trust_remote_code", "use_v2_block_manager",
-)  # fmt: skip
-LLM_OPTIONS = (
-    "model", "tokenizer", "speculative_config", "dtype", "max_model_len", "max_num_seqs", "seed",
-    "tensor_parallel_size", "device", "quantization",
-)  # fmt: skip
-LEGACY = {  # LLM keyword -> speculative_config key
-    "speculative_model": "model",
-    "num_speculative_tokens": "num_speculative_tokens",
-    "speculative_method": "method",
-    "ngram_prompt_lookup_max": "prompt_lookup_max",
-    "ngram_prompt_lookup_min": "prompt_lookup_min",
-    "speculative_draft_tensor_parallel_size": "draft_tensor_parallel_size",
-    "speculative_max_model_len": "max_model_len",
-    "speculative_model_quantization": "quantization",
 }
 
 
@@ -155,7 +127,7 @@ class SpeculativeConfig:
         valid = (*known, *INERT, *ONLY_OFF, "tensor_parallel_size")
         for key in config:
             if key not in valid:
-                raise ValueError(f"unknown speculative_config key {key!r}.{_nearest(key, valid)}")
+                raise ValueError(f"unknown speculative_config key {key!r}.{suggest(key, valid)}")
         given = {key: value for key, value in config.items() if key in known}
         result = cls(**{"num_speculative_tokens": None, **given})
         for key, off in ONLY_OFF.items():
@@ -164,7 +136,7 @@ class SpeculativeConfig:
                     f"speculative_config option {key}={config[key]!r} is not in this version of "
                     f"specjax: remove it."
                 )
-        _warn_inert("speculative_config options", [key for key in config if key in INERT])
+        warn_inert("speculative_config options", [key for key in config if key in INERT])
         return result
 
     def check_tensor_parallel(self, tensor_parallel_size: int) -> None:
@@ -287,61 +259,16 @@ def infer_method(model: str) -> str:
     return "eagle" if "eagle-" in name else "draft_model"
 
 
-def translate_legacy(kwargs: dict[str, Any]) -> dict[str, Any] | None:
-    """Pop the legacy speculative keywords and return the `speculative_config` they mean.
-
-    Returns None when there are none. Otherwise warns once (DeprecationWarning) with the modern
-    form; a `use_v2_block_manager` beside them goes too. An n-gram without a lower bound gets 1,
-    the old default, where the modern form would take the upper bound.
-
-    Raises:
-        ValueError: legacy keywords beside a `speculative_config`, or without a speculative model.
-    """
-    found = [name for name in LEGACY if name in kwargs]
-    given = {name: kwargs.pop(name) for name in found}
-    config = {LEGACY[name]: value for name, value in given.items() if value is not None}
-    if not config:
-        return None
-    if kwargs.get("speculative_config") is not None:
-        raise ValueError(f"got both speculative_config and its legacy forms {found}: drop these.")
-    kwargs.pop("use_v2_block_manager", None)
-    model, method = config.get("model"), config.get("method")
-    if model is None and method is None:
-        raise ValueError(
-            f"{found} were provided but without speculative model: pass "
-            "speculative_config={'method': ..., 'num_speculative_tokens': ...}."
-        )
-    if "[ngram]" in (model, method) or "ngram" in (model, method):
-        config.pop("model", None)
-        config["method"] = "ngram"
-        if "prompt_lookup_max" in config:
-            config.setdefault("prompt_lookup_min", 1)
-    elif method is None:
-        config["method"] = infer_method(str(model))
-    warnings.warn(
-        f"{', '.join(found)}: legacy, use speculative_config={config!r}",
-        DeprecationWarning,
-        stacklevel=3,
-    )
-    return config
+def suggest(word: Any, valid: Collection[str]) -> str:
+    """Say which valid word is nearest to a wrong one, or which words there are."""
+    close = difflib.get_close_matches(str(word), valid, n=1)
+    return f" Did you mean {close[0]!r}?" if close else f" Valid: {', '.join(valid)}."
 
 
-def drop_engine_only(
-    kwargs: Mapping[str, Any], known: Collection[str] = LLM_OPTIONS
-) -> dict[str, Any]:
-    """Return `kwargs` without vLLM's engine-only options, naming them in one UserWarning.
-
-    Raises:
-        TypeError: a keyword is neither in `known` nor engine-only; the message has the nearest.
-    """
-    valid = (*known, *ENGINE_ONLY, *LEGACY)
-    for name in kwargs:
-        if name not in known and name not in ENGINE_ONLY:
-            raise TypeError(
-                f"LLM() got an unexpected keyword argument {name!r}.{_nearest(name, valid)}"
-            )
-    _warn_inert("options", [name for name in kwargs if name in ENGINE_ONLY])
-    return {name: value for name, value in kwargs.items() if name not in ENGINE_ONLY}
+def warn_inert(what: str, names: Sequence[str]) -> None:
+    """Name what has no effect in one UserWarning, for the caller of the caller's caller."""
+    if names:
+        warnings.warn(f"{what} without effect in specjax: {', '.join(names)}", stacklevel=4)
 
 
 def _resolve_method(method: str | None, model: str | None) -> str:
@@ -359,7 +286,7 @@ def _resolve_method(method: str | None, model: str | None) -> str:
             f"use one of {METHODS}."
         )
     if method not in METHODS:
-        nearest = _nearest(method, (*METHODS, *LATER_METHODS))
+        nearest = suggest(method, (*METHODS, *LATER_METHODS))
         raise ValueError(f"Unsupported speculative method: {method!r}.{nearest}")
     return method
 
@@ -400,13 +327,3 @@ def _parse(name: str, kind: str, value: Any) -> Any:
     except (TypeError, ValueError, OverflowError, KeyError):
         pass
     raise ValueError(f"{name} must be {KINDS[kind]}, got {value!r}.")
-
-
-def _nearest(word: Any, valid: Collection[str]) -> str:
-    close = difflib.get_close_matches(str(word), valid, n=1)
-    return f" Did you mean {close[0]!r}?" if close else f" Valid: {', '.join(valid)}."
-
-
-def _warn_inert(what: str, names: Sequence[str]):
-    if names:
-        warnings.warn(f"{what} without effect in specjax: {', '.join(names)}", stacklevel=4)

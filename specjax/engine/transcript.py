@@ -1,7 +1,8 @@
 """What a request has said so far, as text; and whether it has said a stop string."""
 
+from specjax.engine.detokenizer import Detokenizer, StopChecker
 from specjax.engine.loop import Progress
-from specjax.engine.tokenizer import Detokenizer, StopChecker, Tokenizer
+from specjax.engine.tokenizer import Tokenizer
 
 
 class Transcript:

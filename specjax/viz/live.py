@@ -5,10 +5,10 @@ from collections import deque
 from rich.console import Console
 from rich.text import Text
 
+from specjax.engine.detokenizer import Detokenizer
 from specjax.engine.llm import LLM
 from specjax.engine.loop import Progress
 from specjax.engine.params import SamplingParams
-from specjax.engine.tokenizer import Detokenizer
 
 ACCEPTED, OWN, FIRST = "bold green", "yellow", ""
 LEGEND = (

@@ -1,18 +1,10 @@
-"""speculative_config: vLLM's rules, the guides' forms, and refusals that name the remedy."""
+"""speculative_config: vLLM's rules, and refusals that name the remedy."""
 
 import json
-import warnings
 
 import pytest
 
-from specjax.engine.speculative import (
-    ENGINE_ONLY,
-    LLM_OPTIONS,
-    SpeculativeConfig,
-    drop_engine_only,
-    infer_method,
-    translate_legacy,
-)
+from specjax.engine.speculative import SpeculativeConfig, infer_method
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3}
 DRAFT = {"model": "some/draft", "num_speculative_tokens": 5}
@@ -166,72 +158,3 @@ def test_a_broken_draft_config_is_named(tmp_path):
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ValueError, match=r"config\.json is not valid JSON"):
         SpeculativeConfig(model=str(tmp_path), num_speculative_tokens=1)
-
-
-@pytest.mark.parametrize(
-    ("legacy", "modern"),
-    [
-        (
-            {"speculative_model": "facebook/opt-125m", "num_speculative_tokens": 5},
-            {"method": "draft_model", "model": "facebook/opt-125m", "num_speculative_tokens": 5},
-        ),
-        (
-            {"speculative_model": "[ngram]", "num_speculative_tokens": 5,
-             "ngram_prompt_lookup_max": 4},
-            {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4,
-             "prompt_lookup_min": 1},
-        ),
-        (
-            {"speculative_model": "path/to/eagle-head", "speculative_method": "eagle",
-             "num_speculative_tokens": 5},
-            {"model": "path/to/eagle-head", "method": "eagle", "num_speculative_tokens": 5},
-        ),
-        (
-            {"speculative_model": "draft", "speculative_draft_tensor_parallel_size": 1},
-            {"model": "draft", "method": "draft_model", "draft_tensor_parallel_size": 1},
-        ),
-    ],
-)  # fmt: skip
-def test_legacy_keywords_become_the_modern_form_with_one_warning(legacy, modern):
-    kwargs = {"model": "target", **legacy, "use_v2_block_manager": True}
-    with pytest.warns(DeprecationWarning, match="use speculative_config={") as seen:
-        assert translate_legacy(kwargs) == modern
-    assert len(seen) == 1
-    assert kwargs == {"model": "target"}
-
-
-def test_without_legacy_keywords_nothing_happens():
-    kwargs = {"model": "target", "speculative_config": NGRAM, "use_v2_block_manager": True}
-    assert translate_legacy(dict(kwargs)) is None
-    assert translate_legacy({"speculative_model": None, "num_speculative_tokens": None}) is None
-
-
-def test_legacy_and_modern_together_or_without_a_model_are_errors():
-    with pytest.raises(ValueError, match="both speculative_config and its legacy forms"):
-        translate_legacy({"speculative_model": "x", "speculative_config": NGRAM})
-    with pytest.raises(ValueError, match="without speculative model"):
-        translate_legacy({"num_speculative_tokens": 5})
-
-
-def test_engine_only_options_are_dropped_with_one_warning():
-    kwargs = {"model": "m", "enforce_eager": True, "gpu_memory_utilization": 0.8}
-    with pytest.warns(UserWarning, match="enforce_eager, gpu_memory_utilization") as seen:
-        assert drop_engine_only(kwargs) == {"model": "m"}
-    assert len(seen) == 1
-
-
-def test_ordinary_options_pass_without_a_warning():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert drop_engine_only({"model": "m", "seed": 1}) == {"model": "m", "seed": 1}
-    assert not set(ENGINE_ONLY) & set(LLM_OPTIONS)
-
-
-@pytest.mark.parametrize(
-    ("name", "nearest"),
-    [("enforce_eagr", "enforce_eager"), ("max_model_length", "max_model_len"),
-     ("speculative_modle", "speculative_model")],
-)  # fmt: skip
-def test_an_unknown_keyword_is_a_type_error_naming_the_nearest(name, nearest):
-    with pytest.raises(TypeError, match=f"'{name}'. Did you mean '{nearest}'"):
-        drop_engine_only({"model": "m", name: 1})

@@ -133,3 +133,21 @@ def test_rejection_keeps_the_law_of_the_first_token():
     found = np.bincount(first, minlength=V) / n
     assert abs(found - p).sum() / 2 < 0.003
     assert abs(np.bincount(d, minlength=V) / n - p).sum() / 2 > 0.1
+
+
+def test_coupled_choices_agree_at_least_as_often_as_the_bound():
+    """Draft and target share their noise: P(same) >= (1 - TV) / (1 + TV), Daliri et al. 2025."""
+    rng = np.random.default_rng(4)
+    n = 50_000
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(s.row_key(11), jnp.arange(n))
+    sampling = s.Sampling(jnp.full(n, 0.7), jnp.zeros(n, jnp.int32), jnp.full((n, 1), V))
+    noise = s.gumbel(keys, jnp.zeros((n, 1), jnp.int32), s.CHOOSE, sampling, V)
+    for _ in range(5):
+        logits = jnp.asarray(rng.normal(size=(2, 1, 1, V)), jnp.float32)
+        p, q = np.asarray(jax.nn.softmax(logits[:, 0, 0] / 0.7, axis=-1))
+        ours, theirs = (
+            s.choose(jnp.broadcast_to(one, (n, 1, V)), noise, sampling)[:, 0] for one in logits
+        )
+        tv = abs(p - q).sum() / 2
+        assert (ours == theirs).mean() >= (1 - tv) / (1 + tv) - 0.01
+        assert abs(np.bincount(ours, minlength=V) / n - p).sum() / 2 < 0.01
