@@ -1,7 +1,8 @@
 """What vLLM's guides still write: legacy speculative keywords and engine-only options of `LLM`."""
 
+import difflib
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from specjax.engine.speculative import infer_method, suggest, warn_inert
@@ -35,7 +36,9 @@ LEGACY = {  # LLM keyword -> speculative_config key
 }
 
 
-def translate_legacy(kwargs: dict[str, Any]) -> dict[str, Any] | None:
+def translate_legacy(
+    kwargs: dict[str, Any], speculative_config: Any = None
+) -> dict[str, Any] | None:
     """Pop the legacy speculative keywords and return the `speculative_config` they mean.
 
     Returns None when there are none. Otherwise warns once (DeprecationWarning) with the modern
@@ -50,7 +53,7 @@ def translate_legacy(kwargs: dict[str, Any]) -> dict[str, Any] | None:
     config = {LEGACY[name]: value for name, value in given.items() if value is not None}
     if not config:
         return None
-    if kwargs.get("speculative_config") is not None:
+    if speculative_config is not None:
         raise ValueError(f"got both speculative_config and its legacy forms {found}: drop these.")
     kwargs.pop("use_v2_block_manager", None)
     model, method = config.get("model"), config.get("method")
@@ -74,19 +77,17 @@ def translate_legacy(kwargs: dict[str, Any]) -> dict[str, Any] | None:
     return config
 
 
-def drop_engine_only(
-    kwargs: Mapping[str, Any], known: Collection[str] = ()
-) -> dict[str, Any]:
-    """Return `kwargs` without vLLM's engine-only options, naming them in one UserWarning.
+def accept_engine_only(kwargs: Mapping[str, Any]) -> None:
+    """Accept vLLM's engine-only options, naming those given in one UserWarning.
 
     Raises:
-        TypeError: a keyword is neither in `known` nor engine-only; the message has the nearest.
+        TypeError: a keyword is not one of them; the message has the nearest.
     """
-    valid = (*known, *ENGINE_ONLY, *LEGACY)
     for name in kwargs:
-        if name not in known and name not in ENGINE_ONLY:
+        if name not in ENGINE_ONLY:
+            near = difflib.get_close_matches(name, (*LLM_OPTIONS, *ENGINE_ONLY, *LEGACY), n=1)
             raise TypeError(
-                f"LLM() got an unexpected keyword argument {name!r}.{suggest(name, valid)}"
+                f"LLM() got an unexpected keyword argument {name!r}."
+                + suggest(name, near or LLM_OPTIONS)
             )
-    warn_inert("options", [name for name in kwargs if name in ENGINE_ONLY])
-    return {name: value for name, value in kwargs.items() if name not in ENGINE_ONLY}
+    warn_inert("options", list(kwargs))

@@ -9,7 +9,7 @@ from specjax.engine import intake, loop
 from specjax.engine.build import Model, build_engine, check_pair, describe, load
 from specjax.engine.device import choose_devices
 from specjax.engine.intake import Prompt
-from specjax.engine.legacy import drop_engine_only, translate_legacy
+from specjax.engine.legacy import accept_engine_only, translate_legacy
 from specjax.engine.outputs import RequestOutput
 from specjax.engine.params import SamplingParams
 from specjax.engine.report import Sample, request_output, steps
@@ -60,8 +60,8 @@ class LLM:
         quantization: str | None = None,
         **options: Any,
     ):
-        legacy = translate_legacy(options)
-        drop_engine_only(options, known=())
+        legacy = translate_legacy(options, speculative_config)
+        accept_engine_only(options)
         if quantization is not None:
             raise ValueError(
                 f"quantization={quantization!r} is not supported: pass an unquantized checkpoint."

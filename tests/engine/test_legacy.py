@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 
-from specjax.engine.legacy import ENGINE_ONLY, LLM_OPTIONS, drop_engine_only, translate_legacy
+from specjax.engine.legacy import ENGINE_ONLY, LLM_OPTIONS, accept_engine_only, translate_legacy
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3}
 
@@ -49,22 +49,21 @@ def test_without_legacy_keywords_nothing_happens():
 
 def test_legacy_and_modern_together_or_without_a_model_are_errors():
     with pytest.raises(ValueError, match="both speculative_config and its legacy forms"):
-        translate_legacy({"speculative_model": "x", "speculative_config": NGRAM})
+        translate_legacy({"speculative_model": "x"}, NGRAM)
     with pytest.raises(ValueError, match="without speculative model"):
         translate_legacy({"num_speculative_tokens": 5})
 
 
-def test_engine_only_options_are_dropped_with_one_warning():
-    kwargs = {"model": "m", "enforce_eager": True, "gpu_memory_utilization": 0.8}
+def test_engine_only_options_are_accepted_with_one_warning():
     with pytest.warns(UserWarning, match="enforce_eager, gpu_memory_utilization") as seen:
-        assert drop_engine_only(kwargs) == {"model": "m"}
+        accept_engine_only({"enforce_eager": True, "gpu_memory_utilization": 0.8})
     assert len(seen) == 1
 
 
-def test_ordinary_options_pass_without_a_warning():
+def test_nothing_given_is_nothing_warned():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert drop_engine_only({"model": "m", "seed": 1}) == {"model": "m", "seed": 1}
+        accept_engine_only({})
     assert not set(ENGINE_ONLY) & set(LLM_OPTIONS)
 
 
@@ -75,4 +74,4 @@ def test_ordinary_options_pass_without_a_warning():
 )  # fmt: skip
 def test_an_unknown_keyword_is_a_type_error_naming_the_nearest(name, nearest):
     with pytest.raises(TypeError, match=f"'{name}'. Did you mean '{nearest}'"):
-        drop_engine_only({"model": "m", name: 1})
+        accept_engine_only({name: 1})
