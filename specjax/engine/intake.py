@@ -29,7 +29,8 @@ def pair(
 
     Raises ValueError when there are many of both, and not equally many.
     """
-    several = [prompts] if isinstance(prompts, str | Mapping) else list(prompts)
+    one = isinstance(prompts, str | Mapping) or not hasattr(prompts, "__iter__")
+    several = [prompts] if one else list(prompts)
     if isinstance(sampling_params, SamplingParams):
         sampling_params = [sampling_params] * len(several)
     if len(sampling_params) != len(several):

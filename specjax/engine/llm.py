@@ -12,6 +12,7 @@ from specjax.engine.intake import Prompt
 from specjax.engine.legacy import accept_engine_only, translate_legacy
 from specjax.engine.outputs import RequestOutput
 from specjax.engine.params import SamplingParams
+from specjax.engine.progress import bar
 from specjax.engine.report import Sample, request_output, steps
 from specjax.engine.rows import Request
 from specjax.engine.speculative import SpeculativeConfig
@@ -80,6 +81,13 @@ class LLM:
             raise ValueError(
                 f"max_model_len must be between 1 and the model's {own}, got {max_model_len}."
             )
+        if self.speculative_config is not None:
+            depth = self.speculative_config.num_speculative_tokens
+            if depth >= self.max_model_len:
+                raise ValueError(
+                    f"num_speculative_tokens={depth} must be less than max_model_len="
+                    f"{self.max_model_len}: 3 to 8 is usual."
+                )
         self.model_config, self.max_num_seqs = target.config, max_num_seqs
         self.defaults = load_generation_config(target.folder)
         eos_ids = (*target.tokenizer.eos_ids, *self.defaults.get("eos_token_id", ()))
@@ -100,13 +108,18 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        use_tqdm: bool = True,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> list[RequestOutput]:
         """Complete one or many prompts, in order.
 
         A prompt is a string or ``{"prompt_token_ids": [...]}``. ``on_progress`` is told
-        (finished, all) samples. Raises ValueError for a bad prompt before any work starts.
+        (finished, all) samples; without it ``use_tqdm`` shows them on a terminal as a bar.
+        Raises ValueError for a bad prompt before any work starts.
         """
+        if use_tqdm and on_progress is None:
+            with bar("prompts") as shown:
+                return self.generate(prompts, sampling_params, on_progress=shown)
         number, batch = self.num_requests, self._read(prompts, sampling_params)
         samples: dict[int, Sample] = {}
         total = sum(len(requests) for _, requests in batch)
@@ -139,6 +152,8 @@ class LLM:
         messages: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        use_tqdm: bool = True,
+        chat_template: str | None = None,
         add_generation_prompt: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
@@ -149,6 +164,7 @@ class LLM:
         rendered = [
             self.intake.tokenizer.apply_chat_template(
                 conversation,
+                chat_template=chat_template,
                 add_generation_prompt=add_generation_prompt,
                 **(chat_template_kwargs or {}),
             )
@@ -159,7 +175,7 @@ class LLM:
             {"prompt": text, "prompt_token_ids": tokens}
             for text, tokens in zip(rendered, ids, strict=True)
         ]
-        return self.generate(prompts, sampling_params)
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
 
     def get_default_sampling_params(self) -> SamplingParams:
         """Return what the checkpoint's generation_config.json asks for."""

@@ -286,7 +286,7 @@ def _resolve_method(method: str | None, model: str | None) -> str:
             f"use one of {METHODS}."
         )
     if method not in METHODS:
-        nearest = suggest(method, (*METHODS, *LATER_METHODS))
+        nearest = suggest(method, METHODS)
         raise ValueError(f"Unsupported speculative method: {method!r}.{nearest}")
     return method
 

@@ -242,6 +242,11 @@ def test_stop_of_nothing_is_refused():
         ({"model": "/nowhere"}, ValueError, "does not download"),
         ({"max_model_len": 10**6}, ValueError, "max_model_len must be between"),
         ({"max_num_seqs": 0}, ValueError, "max_num_seqs"),
+        (
+            {"speculative_config": {"method": "ngram", "num_speculative_tokens": 5000}},
+            ValueError,
+            "num_speculative_tokens=5000 must be less than max_model_len=2048",
+        ),
         ({"quantization": "awq"}, ValueError, "unquantized"),
         ({"tensor_parallel_size": 4}, ValueError, "between 1 and 1"),
         ({"device": "npu"}, ValueError, "npu"),
