@@ -5,6 +5,7 @@ for nothing pay for nothing. Noise is an array made from (row seed, token index,
 nothing random is carried from step to step.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -67,9 +68,14 @@ def draw(sampler, keys: Key[Array, "B N"], size: int, wanted: Bool[Array, ""]):
 
 
 def gumbel(keys, positions, stream, sampling: Sampling, vocab_size: int) -> Float[Array, "B N V"]:
-    """Draw Gumbel noise: argmax(logits + T * gumbel) is a sample of softmax(logits / T)."""
+    """Draw Gumbel noise: argmax(logits + T * gumbel) is a sample of softmax(logits / T).
+
+    In "high" mode: the default cannot exceed 15.9, so tokens less likely than 1e-7, together
+    0.2% of a large vocabulary, would never be drawn.
+    """
     hot = jnp.any(sampling.temperature > 0)
-    return draw(jax.random.gumbel, address(keys, positions, stream), vocab_size, hot)
+    sampler = functools.partial(jax.random.gumbel, mode="high")
+    return draw(sampler, address(keys, positions, stream), vocab_size, hot)
 
 
 def choose(
@@ -223,7 +229,7 @@ def score(logits: Float[Array, "B P V"], tokens: Int[Array, "B P"], num_logprobs
     """Report each token's raw log probability and rank, and the ``num_logprobs`` best."""
     logprobs = jax.nn.log_softmax(logits, axis=-1)
     own = jnp.take_along_axis(logprobs, tokens[:, :, None], axis=-1)
-    best, ids = jax.lax.top_k(logprobs, num_logprobs)
+    best, ids = jax.lax.top_k(logprobs, min(num_logprobs, logits.shape[-1]))
     return Logprobs(
         ids=jnp.concatenate([tokens[:, :, None], ids.astype(jnp.int32)], axis=-1),
         values=jnp.concatenate([own, best], axis=-1),

@@ -7,6 +7,22 @@ HERE = Path(__file__).parent
 BUNDLED = {"bundled": HERE / "target", "bundled:draft": HERE / "draft"}
 
 
+def resolve(model: str | Path) -> Path:
+    """Return the folder of a checkpoint: a path, ``"bundled"`` or ``"bundled:draft"``.
+
+    Raises ValueError for a name that is no folder: specjax never downloads.
+    """
+    if str(model) in BUNDLED:
+        return BUNDLED[str(model)]
+    folder = Path(model).expanduser()
+    if not folder.is_dir():
+        raise ValueError(
+            f"model {str(model)!r} is not a folder. specjax does not download: pass the path of "
+            f"a Hugging Face checkpoint, or one of {', '.join(map(repr, BUNDLED))}."
+        )
+    return folder
+
+
 def prompts() -> list[dict]:
     """Return the shipped prompts: ``{"id", "category", "turns": [...]}``."""
     lines = (HERE / "prompts.jsonl").read_text(encoding="utf-8").splitlines()

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from jax.sharding import Mesh
 
-from specjax.bundled import BUNDLED
+from specjax.bundled import resolve
 from specjax.config import ModelConfig
 from specjax.drafters.draft_model import draft_model
 from specjax.drafters.ngram import ngram
@@ -27,22 +27,6 @@ class Model(NamedTuple):
     folder: Path
     config: ModelConfig
     tokenizer: Tokenizer
-
-
-def resolve(model: str | Path) -> Path:
-    """Return the folder of a checkpoint: a path, ``"bundled"`` or ``"bundled:draft"``.
-
-    Raises ValueError for a name that is no folder: specjax never downloads.
-    """
-    if str(model) in BUNDLED:
-        return BUNDLED[str(model)]
-    folder = Path(model).expanduser()
-    if not folder.is_dir():
-        raise ValueError(
-            f"model {str(model)!r} is not a folder. specjax does not download: pass the path of "
-            f"a Hugging Face checkpoint, or one of {', '.join(map(repr, BUNDLED))}."
-        )
-    return folder
 
 
 def describe(model: str | Path, dtype: str, max_model_len: int | None = None) -> Model:

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from specjax.config import ModelConfig
 from specjax.types import PyTree
 
 SPLIT_OUTPUTS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")  # column parallel
@@ -27,12 +28,28 @@ def choose_devices(device: str, tensor_parallel_size: int) -> Mesh:
             f"{sorted({d.platform for d in jax.devices()})}. Install the jax build for it, or "
             "use device='auto'."
         ) from None
-    if not 1 <= tensor_parallel_size <= len(found):
+    whole = isinstance(tensor_parallel_size, int)
+    if not whole or not 1 <= tensor_parallel_size <= len(found):
         raise ValueError(
             f"tensor_parallel_size={tensor_parallel_size} needs as many devices, and jax sees "
             f"{len(found)}: use tensor_parallel_size between 1 and {len(found)}."
         )
     return Mesh(np.array(found[:tensor_parallel_size]), ("tensor",))
+
+
+def check_divisible(config: ModelConfig, mesh: Mesh) -> None:
+    """Raise ValueError, naming the sizes that work, unless every split comes out even."""
+    sizes = (
+        config.num_heads * config.head_dim,
+        config.num_kv_heads * config.head_dim,
+        config.intermediate_size,
+    )
+    if any(size % mesh.size for size in sizes):
+        works = [n for n in range(1, mesh.size) if not any(size % n for size in sizes)]
+        raise ValueError(
+            f"tensor_parallel_size={mesh.size} does not divide the model's {sizes[0]} query, "
+            f"{sizes[1]} key and {sizes[2]} MLP columns: use one of {works}."
+        )
 
 
 def shard(params: PyTree, mesh: Mesh) -> PyTree:

@@ -1,7 +1,9 @@
 """Prompts and parameters become requests here, validated once, before any work starts."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 from specjax.engine.params import SamplingParams
@@ -31,6 +33,8 @@ def pair(
     """
     one = isinstance(prompts, str | Mapping) or not hasattr(prompts, "__iter__")
     several = [prompts] if one else list(prompts)
+    if isinstance(sampling_params, Mapping | str):
+        raise ValueError(f"sampling_params must be SamplingParams, got {sampling_params!r}.")
     if isinstance(sampling_params, SamplingParams):
         sampling_params = [sampling_params] * len(several)
     if len(sampling_params) != len(several):
@@ -55,16 +59,24 @@ def requests(intake: Intake, prompt: Prompt, params: SamplingParams, number: int
             "no room for one output token. Shorten it or raise max_model_len."
         )
     eos = () if params.ignore_eos else intake.eos_ids
+    stop_ids = tuple(dict.fromkeys((*eos, *(params.stop_token_ids or ()))))
+    allowed = params.allowed_token_ids
+    if params.min_tokens and allowed is not None and set(allowed) <= set(stop_ids):
+        raise ValueError(
+            f"min_tokens={params.min_tokens} forbids every one of allowed_token_ids={allowed}: "
+            "they all stop the text. Allow another token, or set min_tokens=0."
+        )
     max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
     seed = params.seed
     if seed is None:
-        seed = (intake.seed << 40) + (number << 14)  # leaves room for the n samples of each
+        name = f"{intake.seed}/{number}".encode()
+        seed = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big")
     request = Request(
         prompt=tuple(ids),
         params=params,
         seed=seed,
         limit=len(ids) + max_tokens,
-        stop_ids=tuple(dict.fromkeys((*eos, *(params.stop_token_ids or ())))),
+        stop_ids=stop_ids,
         bad_words=bad_word_ids(intake.tokenizer, params.bad_words or ()),
     )
     return [request._replace(seed=(seed + i) % 2**64) for i in range(params.n)]
@@ -73,7 +85,10 @@ def requests(intake: Intake, prompt: Prompt, params: SamplingParams, number: int
 def prompt_ids(intake: Intake, prompt: Prompt) -> list[int]:
     """Return a prompt's token ids, all inside the vocabulary (JAX would clamp others)."""
     if isinstance(prompt, Mapping) and "prompt_token_ids" in prompt:
-        ids = list(prompt["prompt_token_ids"])
+        ids = prompt["prompt_token_ids"]
+        if isinstance(ids, str | Mapping) or not hasattr(ids, "__iter__"):
+            raise ValueError(f"prompt_token_ids must be a list of token ids, got {ids!r}.")
+        ids = list(ids)
     else:
         text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
         if not isinstance(text, str):
@@ -84,21 +99,24 @@ def prompt_ids(intake: Intake, prompt: Prompt) -> list[int]:
     if not ids:
         raise ValueError("the prompt is empty: give at least one token.")
     for token in ids:
-        whole = isinstance(token, int) and not isinstance(token, bool)
-        if not whole or not 0 <= token < intake.vocab_size:
+        whole = isinstance(token, Integral) and not isinstance(token, bool)
+        if not whole or not 0 <= int(token) < intake.vocab_size:
             raise ValueError(
                 f"prompt token id {token!r} is out of range: the vocabulary has "
                 f"{intake.vocab_size} tokens, 0 to {intake.vocab_size - 1}."
             )
-    return ids
+    return [int(token) for token in ids]
 
 
 def bad_word_ids(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
     """Tokenize bad words as vLLM does: as they are, and after a space where that differs."""
     found = []
     for word in words:
-        plain = tokenizer.encode(word.lstrip(), add_special_tokens=False)
-        spaced = tokenizer.encode(" " + word.lstrip(), add_special_tokens=False)
+        bare = word.lstrip() or word
+        plain = tokenizer.encode(bare, add_special_tokens=False)
+        spaced = tokenizer.encode(" " + bare, add_special_tokens=False)
+        if not plain:
+            raise ValueError(f"bad_words: {word!r} has no tokens.")
         found.append(tuple(plain))
         if spaced[0] != plain[0] and len(spaced) == len(plain):
             found.append(tuple(spaced))

@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from specjax.bundled import resolve
 from specjax.engine import intake, loop
 from specjax.engine.build import Model, build_engine, check_pair, describe, load
-from specjax.engine.device import choose_devices
+from specjax.engine.device import check_divisible, choose_devices
 from specjax.engine.intake import Prompt
 from specjax.engine.legacy import accept_engine_only, translate_legacy
 from specjax.engine.outputs import RequestOutput
@@ -67,12 +68,20 @@ class LLM:
             raise ValueError(
                 f"quantization={quantization!r} is not supported: pass an unquantized checkpoint."
             )
-        if max_num_seqs < 1:
-            raise ValueError(f"max_num_seqs must be at least 1, got {max_num_seqs}.")
+        for name, value in (("max_num_seqs", max_num_seqs), ("max_model_len", max_model_len)):
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise ValueError(f"{name} must be an integer of at least 1, got {value!r}.")
+        if not isinstance(seed, int):
+            raise ValueError(f"seed must be an integer, got {seed!r}.")
         mesh = choose_devices(device, tensor_parallel_size)
         given = legacy or speculative_config
         self.speculative_config = None if given is None else SpeculativeConfig.from_dict(given)
+        if dtype == "auto" and mesh.devices.flat[0].platform == "cpu":
+            dtype = "float32"
         target, draft = self._describe(model, tokenizer, dtype, max_model_len)
+        for described in (target, draft):
+            if described is not None:
+                check_divisible(described.config, mesh)
         if self.speculative_config is not None:
             self.speculative_config.check_tensor_parallel(tensor_parallel_size)
         own = target.config.max_position_embeddings
@@ -145,7 +154,9 @@ class LLM:
     ) -> Iterator[Sample]:
         """Complete one prompt round by round; yields the same ``Sample`` as it grows."""
         ((_, requests),) = self._read(prompt, sampling_params)
-        yield from self._run(requests[:1], max_rounds=1)
+        if len(requests) > 1:
+            raise ValueError(f"stream completes one sample, got n={len(requests)}: use generate.")
+        yield from self._run(requests, max_rounds=1)
 
     def chat(
         self,
@@ -196,7 +207,7 @@ class LLM:
         """Read what target and draft are, and check that they fit, before any weight."""
         target, draft = describe(model, dtype, max_model_len), None
         if tokenizer is not None:
-            target = target._replace(tokenizer=load_tokenizer(tokenizer))
+            target = target._replace(tokenizer=load_tokenizer(resolve(tokenizer)))
         if target.tokenizer.vocab_size > target.config.vocab_size:
             raise ValueError(
                 f"the tokenizer has {target.tokenizer.vocab_size} tokens, the model only "
@@ -230,7 +241,9 @@ class LLM:
 
         def watch(progress: loop.Progress) -> int | None:
             if progress.index not in transcripts:
-                transcripts[progress.index] = Transcript(self.intake.tokenizer, progress)
+                transcripts[progress.index] = Transcript(
+                    self.intake.tokenizer, progress, self.intake.eos_ids
+                )
             return transcripts[progress.index].follow(progress)
 
         if any(request.params.stop for request in requests):

@@ -7,6 +7,7 @@ from numbers import Integral, Real
 from typing import Any, no_type_check
 
 GREEDY_BELOW = 1e-5  # temperatures under this are greedy, as in vLLM
+EXTREME = 1e6  # beyond it float32 arithmetic would let forbidden tokens through
 MAX_LOGPROBS = 20  # vLLM's default max_logprobs
 MAX_N = 16384  # vLLM's default VLLM_MAX_N_SEQUENCES
 
@@ -66,6 +67,16 @@ class SamplingParams:
         _require(
             self.temperature >= 0.0, f"temperature must be non-negative, got {self.temperature}."
         )
+        for name in ("temperature", "repetition_penalty"):
+            value = getattr(self, name)
+            _require(value <= EXTREME, f"{name} must be at most {EXTREME:g}, got {value:g}.")
+        _require(
+            self.repetition_penalty >= 1 / EXTREME,
+            f"repetition_penalty must be at least {1 / EXTREME:g}, got {self.repetition_penalty}.",
+        )
+        for token, bias in (self.logit_bias or {}).items():
+            good = abs(bias) <= EXTREME
+            _require(good, f"logit_bias[{token}] must be within {EXTREME:g} of 0, got {bias:g}.")
         _require(0.0 < self.top_p <= 1.0, f"top_p must be in (0, 1], got {self.top_p}.")
         _require(self.top_k >= -1, f"top_k must be 0 (disable), or at least 1, got {self.top_k}.")
         _require(0.0 <= self.min_p <= 1.0, f"min_p must be in [0, 1], got {self.min_p}.")

@@ -8,7 +8,7 @@ from specjax.engine.tokenizer import Tokenizer
 class Transcript:
     """Follow one request's tokens: its text grows, and a stop string ends it."""
 
-    def __init__(self, tokenizer: Tokenizer, progress: Progress):
+    def __init__(self, tokenizer: Tokenizer, progress: Progress, eos_ids: tuple[int, ...]):
         params = progress.request.params
         self._detokenizer = Detokenizer(
             tokenizer, progress.request.prompt, params.skip_special_tokens
@@ -16,7 +16,8 @@ class Transcript:
         self._stops = StopChecker(
             params.stop or (), params.include_stop_str_in_output, params.min_tokens
         )
-        self._params, self._eos = params, set(tokenizer.eos_ids)
+        self._params = params
+        self._eos = () if params.ignore_eos else eos_ids
         self._num_read = 0
         self.text = ""
         self.stop_reason: int | str | None = None
@@ -41,6 +42,9 @@ class Transcript:
         self._note_stop_token(progress)
         if progress.finish_reason is not None:
             self.text += self._stops.flush(self._detokenizer.flush())
+            if self._stops.hit is not None:
+                self.stop_reason = self._stops.hit
+                return self._stops.num_tokens
         return None
 
     def _note_stop_token(self, progress: Progress) -> None:

@@ -1,6 +1,9 @@
 """``LLM`` on the shipped pair: real text, every drafter, and every way to ask wrongly."""
 
 import itertools
+import os
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -248,7 +251,7 @@ def test_stop_of_nothing_is_refused():
             "num_speculative_tokens=5000 must be less than max_model_len=2048",
         ),
         ({"quantization": "awq"}, ValueError, "unquantized"),
-        ({"tensor_parallel_size": 4}, ValueError, "between 1 and 1"),
+        ({"tensor_parallel_size": 4}, ValueError, "needs as many devices"),
         ({"device": "npu"}, ValueError, "npu"),
         ({"device": "quantum"}, ValueError, "quantum"),
         ({"dtype": "int4"}, ValueError, "int4"),
@@ -298,3 +301,56 @@ def test_any_prompt_gives_the_same_text_drafted_and_plain(
     assert output.token_ids == expected.token_ids
     assert output.text == expected.text
     assert len(output.token_ids) == max_tokens
+
+
+def test_two_devices_share_the_weights_and_say_the_same():
+    """Tensor parallelism on two virtual CPU devices, in a process of its own; 3 is refused."""
+    code = (
+        "from specjax import LLM, SamplingParams\n"
+        "p = SamplingParams(temperature=0.0, max_tokens=24)\n"
+        "c = {'model': 'bundled:draft', 'num_speculative_tokens': 3}\n"
+        "for tp in (1, 2):\n"
+        "    llm = LLM('bundled', tensor_parallel_size=tp, speculative_config=c)\n"
+        "    print(llm.generate('def f(x):', p)[0].outputs[0].token_ids)\n"
+        "try:\n"
+        "    LLM('bundled', tensor_parallel_size=3)\n"
+        "except ValueError as error:\n"
+        "    print(error)\n"
+    )
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=3", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **flags}, capture_output=True, text=True
+    )
+    one, two, refused = done.stdout.splitlines()
+    assert one == two
+    assert "use one of [1, 2]" in refused
+
+
+def test_unseeded_requests_share_no_seed_with_seeded_ones(plain):
+    params = [SamplingParams(max_tokens=16), SamplingParams(max_tokens=16, seed=0)]
+    first, second = plain.generate([PROMPTS[0]] * 2, params)
+    assert first.outputs[0].token_ids != second.outputs[0].token_ids
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"temperature": 1e30}, "at most 1e"),
+        ({"logit_bias": {1: 1e39}}, "within 1e"),
+        ({"repetition_penalty": 1e-30}, "at least 1e-06"),
+    ],
+)
+def test_extremes_that_float32_cannot_hold_are_refused(params, message):
+    with pytest.raises(ValueError, match=message):
+        SamplingParams(**params)
+
+
+def test_a_bad_word_of_white_space_is_never_said(plain):
+    params = SamplingParams(temperature=0.0, max_tokens=24, bad_words=["\n"])
+    newline = plain.get_tokenizer().encode("\n", add_special_tokens=False)
+    assert newline[0] not in plain.generate(PROMPTS[0], params)[0].outputs[0].token_ids
+
+
+def test_a_request_that_may_say_nothing_is_refused(plain):
+    with pytest.raises(ValueError, match="forbids every one of allowed_token_ids"):
+        plain.generate("x", SamplingParams(allowed_token_ids=[0], min_tokens=2))

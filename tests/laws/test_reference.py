@@ -23,7 +23,10 @@ def logits_of(params, tokens):
 def noise_of(key, position):
     """The Gumbel noise that decides the token at a position."""
     return jax.random.gumbel(
-        jax.random.fold_in(jax.random.fold_in(key, position), CHOOSE), (h.VOCAB,), jnp.float32
+        jax.random.fold_in(jax.random.fold_in(key, position), CHOOSE),
+        (h.VOCAB,),
+        jnp.float32,
+        mode="high",
     )
 
 

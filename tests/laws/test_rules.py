@@ -151,3 +151,30 @@ def test_coupled_choices_agree_at_least_as_often_as_the_bound():
         tv = abs(p - q).sum() / 2
         assert (ours == theirs).mean() >= (1 - tv) / (1 + tv) - 0.01
         assert abs(np.bincount(ours, minlength=V) / n - p).sum() / 2 < 0.01
+
+
+def test_rejection_never_emits_an_impossible_token_at_a_real_vocabulary_size():
+    """The shipped noise is exactly 0 now and then; that must not let a hopeless token win."""
+    rows, vocab = 128, 151_936
+    logits = jnp.full((rows, 1, vocab), -25.0).at[:, :, 7].set(5.0)
+    one = jnp.ones((rows, 1), jnp.int32)
+    draft = Draft(one, one * 0, one == 1, None)
+    text = Text(one, *(jnp.full(rows, n, jnp.int32) for n in (1, 1, 99, 0)))
+    sampling = s.Sampling(jnp.ones(rows), jnp.zeros(rows, jnp.int32), one * vocab)
+    verify = jax.jit(rejection.verify, static_argnums=5)
+    for seed in range(4):
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(s.row_key(seed), jnp.arange(rows))
+        noise = rejection.address(keys, text, draft, sampling, vocab)
+        assert (verify(noise, draft, logits, text, sampling, 0).tokens == 7).all()
+
+
+def test_the_noise_of_the_walk_reaches_the_far_tail():
+    """P(gumbel > 16) = 1.1e-7: no draw of the default mode ever gets there."""
+    rows, vocab = 256, 151_936
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(s.row_key(3), jnp.arange(rows))
+    place = jnp.zeros((rows, 1), jnp.int32)
+    sampling = s.Sampling(jnp.ones(rows), place[:, 0], place)
+    noise = s.gumbel(keys, place, s.CHOOSE, sampling, vocab)
+    expected = rows * vocab * -np.expm1(-np.exp(-15.0))
+    assert abs(int((noise > 15).sum()) - expected) < 5 * expected**0.5
+    assert int((noise > 16).sum()) > 0

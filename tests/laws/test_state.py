@@ -9,6 +9,7 @@ from specjax.topology import causal
 from specjax.types import RUNNING, Engine
 from specjax.verify.walk import walk
 from tests.laws import harness as h
+from tests.shapes import assert_shapes
 
 
 def one_pass(params, tokens):
@@ -106,3 +107,33 @@ def test_every_token_is_counted_once(name):
     assert (infos.num_drafted[idle] == 0).all()
     assert (infos.num_accepted[idle] == 0).all()
     assert emitted.tolist() == [len(tokens) for tokens in result.tokens]
+
+
+@pytest.mark.parametrize("name", ["ngram", "draft_model coupled", "bush"])
+def test_every_record_has_the_shapes_it_declares(name):
+    """B, T, N, K and the rest mean the same in every type that meets in a round."""
+    rows = h.random_rows(4, seed=51)
+    drafter, params = h.CHAINS.get(name), h.weights()
+    if drafter is None:
+        drafter = h.guided(h.TREES[name])
+        params = h.knowing(h.run(h.PLAIN, rows, lean=True), rows, 0.9)
+    engine = Engine(h.TARGET, drafter, walk, h.CAPACITY, num_logprobs=3)
+    state = h.init_state(engine, params, *h.pack(rows))
+    for start in range(0, 40, 16):
+        state, _, _ = h.prefill(engine, params, state, start, 16)
+    draft, _ = drafter.propose(
+        params.draft, state.drafter, state.text, state.sampling, state.keys, h.CAPACITY
+    )
+    after, info = h.step(engine, params, state)
+    for one in (state, after):
+        sampling = one.sampling
+        assert_shapes(one.text, one.cache, sampling, sampling.penalties, draft, info, one)
+    assert_shapes(info, info.logprobs)
+
+
+def test_a_wrong_shape_is_seen():
+    text, _, _ = h.pack(h.random_rows(4, seed=1))
+    with pytest.raises(AssertionError, match=r"Text\.limits"):
+        assert_shapes(text._replace(limits=text.limits[:2]))
+    with pytest.raises(AssertionError, match=r"Text\.lengths"):
+        assert_shapes(text._replace(lengths=text.lengths.astype(jnp.float32)))
