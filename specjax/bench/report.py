@@ -81,15 +81,23 @@ def write_rows(rows: Sequence[Row], file: Path) -> None:
     file.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
 
 
-def print_rows(rows: Sequence[Row], console: Console) -> None:
-    """Print a table on a terminal, plain lines elsewhere."""
+def print_rows(rows: Sequence[Row], console: Console, *, judged: bool = True) -> None:
+    """Print a table on a terminal, plain lines elsewhere; rows that are their own peer not.
+
+    ``judged`` False leaves out whether goals were met.
+    """
     table = Table("name", "value", "peer", "ratio", "goal")
     for row in rows:
+        if row.name == row.against:
+            continue
         value = f"{number(row.value)} {row.unit}"
         peer = "" if row.peer is None else f"{number(row.peer)} ({row.against})"
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
-        goal = "" if row.goal is None else f"{row.goal} {'met' if row.met else 'NOT MET'}"
-        table.add_row(row.name, value, peer, ratio, Text(goal, "green" if row.met else "yellow"))
+        goal, style = row.goal or "", ""
+        if row.goal is not None and judged:
+            goal += " met" if row.met else " NOT MET"
+            style = "green" if row.met else "yellow"
+        table.add_row(row.name, value, peer, ratio, Text(goal, style))
         if not console.is_terminal:
             words = (f"peer {peer}" * bool(peer), f"ratio {ratio}" * bool(ratio))
             extra = (*words, f"goal {goal}" * bool(goal))

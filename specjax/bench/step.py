@@ -45,14 +45,20 @@ def bench_step(
     setting, console = setting or Setting(), console or Console(highlight=False)
 
     def say(line: str) -> None:
-        console.print(line, soft_wrap=True)
+        console.print(line, soft_wrap=True, markup=False)
 
     weights = init_params(setting.config, jax.random.key(0))
     size = sum(leaf.size for leaf in jax.tree.leaves(weights)) / 1e6
-    say(f"{size:.0f}M random weights, {setting.config.dtype}; medians of {reps} interleaved runs")
+    layers = size - setting.config.vocab_size * setting.config.hidden_size / 1e6
+    say(
+        f"{size:.0f}M parameters ({layers:.0f}M in the layers), random, {setting.config.dtype}; "
+        f"medians of {reps} interleaved runs"
+    )
     rows = [machine_row()]
-    if busy() > 0.25:
-        say(f"other processes keep {busy():.1f} cores busy: these numbers are not to be trusted")
+    load = busy()
+    trusted = load <= 0.25
+    if not trusted:
+        say(f"other processes keep {load:.1f} cores busy: no goal is judged on these numbers")
     say("timing T(n), one round over n tokens per row ...")
     rows += time_rows(setting, weights, reps)
     say("checking what a round writes ...")
@@ -61,7 +67,7 @@ def bench_step(
     rows += generate_rows(setting, weights, max(3, reps // 3), say)
     say("loading a checkpoint in a process of its own ...")
     rows += peak_rows(setting.config, weights, say)
-    print_rows(rows, console)
+    print_rows(rows, console, judged=trusted)
     if json_file is not None:
         write_rows(rows, json_file)
         say(f"wrote {json_file}")

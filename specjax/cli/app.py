@@ -15,10 +15,13 @@ import typer
 from typer.core import TyperCommand
 
 from specjax import __version__
+from specjax.cli import INTERRUPTED, leave
 from specjax.engine.legacy import ENGINE_ONLY
 
 DEBUG = "SPECJAX_DEBUG"  # the environment variable behind --debug
 USER_ERRORS = (ValueError, OSError, ImportError)
+OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "out of memory")
+REPEATED = "persistent compilation cache"  # JAX says it once per program
 FORWARDED = {"ignore_unknown_options": True, "help_option_names": []}
 
 app = typer.Typer(
@@ -33,13 +36,19 @@ app.add_typer(bench, name="bench")
 
 def main() -> None:
     """Run the command line."""
-    app(prog_name="specjax")
+    try:
+        app(prog_name="specjax")
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            leave(INTERRUPTED)
+        raise
 
 
 def plainly(command: Callable) -> Callable:
     """Turn errors of the user into one line and exit code 2, Ctrl-C into exit code 130.
 
-    Warnings become one line each, once per place. --debug keeps the traceback.
+    Running out of memory counts as one. Warnings become one line each, once. --debug keeps
+    the traceback.
     """
 
     @functools.wraps(command)
@@ -51,7 +60,7 @@ def plainly(command: Callable) -> Callable:
                 return command(*args, **kwargs)
             except KeyboardInterrupt:
                 typer.echo("interrupted", err=True)
-                raise typer.Exit(130) from None
+                raise typer.Exit(INTERRUPTED) from None
             except BrokenPipeError:  # `specjax ... | head`
                 raise
             except USER_ERRORS as error:
@@ -59,18 +68,33 @@ def plainly(command: Callable) -> Callable:
                     raise
                 typer.echo(f"error: {one_line(error)}", err=True)
                 raise typer.Exit(2) from None
+            except (RuntimeError, MemoryError) as error:
+                if os.environ.get(DEBUG) or not ran_out_of_memory(error):
+                    raise
+                typer.echo(
+                    "error: out of memory: lower num_speculative_tokens, max_num_seqs or "
+                    f"max_model_len (in training --batch or --context). {one_line(error)}",
+                    err=True,
+                )
+                raise typer.Exit(2) from None
 
     return run
 
 
+def ran_out_of_memory(error: Exception) -> bool:
+    """Tell JAX's and Python's running out of memory from other errors."""
+    said = str(error).lower()
+    return isinstance(error, MemoryError) or any(word.lower() in said for word in OUT_OF_MEMORY)
+
+
 def warn_once() -> Callable:
-    """Make a ``warnings.showwarning`` of one plain line per place and beginning."""
+    """Make a ``warnings.showwarning`` of one plain line per distinct message."""
     seen = set()
 
     def show(message, category, filename, lineno, file=None, line=None):
-        place = filename, lineno, str(message)[:20]
-        if place not in seen:
-            seen.add(place)
+        said = REPEATED if REPEATED in str(message) else str(message)
+        if said not in seen:
+            seen.add(said)
             typer.echo(f"warning: {one_line(message)}", err=True)
 
     return show
@@ -116,6 +140,13 @@ def set_aside(args: Sequence[str], known: set[str]) -> tuple[list[str], list[str
     return kept, inert
 
 
+def legacy(name: str, what: str) -> str:
+    """Write the help of an older spelling of an option in --speculative-config."""
+    return (
+        f"Older spelling of {name!r} in --speculative-config: {what.replace('[', chr(92) + '[')}."
+    )
+
+
 def say_version(wanted: bool) -> bool:
     """Print the version and leave, if it is wanted."""
     if wanted:
@@ -127,9 +158,12 @@ def say_version(wanted: bool) -> bool:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=say_version, is_eager=True, help="Say it.")
+        bool,
+        typer.Option(
+            "--version", callback=say_version, is_eager=True, help="Print specjax's version."
+        ),
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
 ) -> None:
     """Exact speculative decoding in JAX."""
     if debug:
@@ -139,9 +173,9 @@ def root(
 @app.command()
 @plainly
 def demo(
-    out: Annotated[Path, typer.Option(help="Where to save the picture.")] = Path(
-        "specjax_demo.png"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="Where to save the picture; its folder must exist.")
+    ] = Path("specjax_demo.png"),
 ) -> None:
     """Complete Python code with the bundled model, plainly and with drafters, and compare."""
     from specjax.cli.demo import run_demo
@@ -157,7 +191,8 @@ def demo(
 def generate(
     model: Annotated[str, typer.Option(help="Checkpoint folder, or 'bundled'.")] = "bundled",
     speculative_config: Annotated[
-        str | None, typer.Option("--speculative-config", "-sc", help="vLLM's options, as JSON.")
+        str | None,
+        typer.Option("--speculative-config", "-sc", help="How to draft: vLLM's options, as JSON."),
     ] = None,
     prompt: Annotated[list[str] | None, typer.Option(help="May be repeated.")] = None,
     prompt_file: Annotated[
@@ -186,15 +221,29 @@ def generate(
         int, typer.Option("--tensor-parallel-size", "-tp", help="Devices that share the weights.")
     ] = 1,
     quantization: Annotated[str | None, typer.Option(hidden=True)] = None,
-    speculative_model: Annotated[str | None, typer.Option(help="Legacy.")] = None,
-    num_speculative_tokens: Annotated[int | None, typer.Option(help="Legacy.")] = None,
-    speculative_method: Annotated[str | None, typer.Option(help="Legacy.")] = None,
-    ngram_prompt_lookup_max: Annotated[int | None, typer.Option(help="Legacy.")] = None,
-    ngram_prompt_lookup_min: Annotated[int | None, typer.Option(help="Legacy.")] = None,
-    speculative_draft_tensor_parallel_size: Annotated[
-        int | None, typer.Option(help="Legacy.")
+    speculative_model: Annotated[
+        str | None,
+        typer.Option(help=legacy("model", "a draft checkpoint's folder, or '[ngram]'")),
     ] = None,
-    speculative_max_model_len: Annotated[int | None, typer.Option(help="Legacy.")] = None,
+    num_speculative_tokens: Annotated[
+        int | None, typer.Option(help=legacy("num_speculative_tokens", "tokens drafted per round"))
+    ] = None,
+    speculative_method: Annotated[
+        str | None, typer.Option(help=legacy("method", "how to draft"))
+    ] = None,
+    ngram_prompt_lookup_max: Annotated[
+        int | None, typer.Option(help=legacy("prompt_lookup_max", "longest n-gram looked up"))
+    ] = None,
+    ngram_prompt_lookup_min: Annotated[
+        int | None, typer.Option(help=legacy("prompt_lookup_min", "shortest n-gram looked up"))
+    ] = None,
+    speculative_draft_tensor_parallel_size: Annotated[
+        int | None,
+        typer.Option(help=legacy("draft_tensor_parallel_size", "devices that share the draft")),
+    ] = None,
+    speculative_max_model_len: Annotated[
+        int | None, typer.Option(help=legacy("max_model_len", "the draft's longest context"))
+    ] = None,
     speculative_model_quantization: Annotated[str | None, typer.Option(hidden=True)] = None,
     engine_only: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
 ) -> None:
@@ -203,10 +252,15 @@ def generate(
     Options that only vLLM's engine has (--gpu-memory-utilization, --enforce-eager,
     --trust-remote-code, ...) are accepted with one warning; underscores may stand for dashes.
     """
-    from specjax.cli.complete import complete, read_prompts
+    from specjax.cli.complete import complete, parse_config, read_prompts
     from specjax.engine.params import SamplingParams
 
     prompts = read_prompts(prompt or [], prompt_file)
+    if n > 1 and temperature == 0:
+        raise ValueError(
+            f"n must be 1 when using greedy sampling, got {n}: all completions would be the "
+            "same; pass --temperature > 0."
+        )
     sampling = SamplingParams(
         n=n,
         max_tokens=max_tokens,
@@ -218,7 +272,7 @@ def generate(
         stop=stop,
         ignore_eos=ignore_eos,
     )
-    legacy = {
+    older = {
         "speculative_model": speculative_model,
         "num_speculative_tokens": num_speculative_tokens,
         "speculative_method": speculative_method,
@@ -228,13 +282,15 @@ def generate(
         "speculative_max_model_len": speculative_max_model_len,
         "speculative_model_quantization": speculative_model_quantization,
     }
-    legacy = {name: value for name, value in legacy.items() if value is not None}
-    if legacy and speculative_config is not None:
+    older = {name: value for name, value in older.items() if value is not None}
+    if older and speculative_config is not None:
         raise ValueError(
-            f"--speculative-config and its legacy forms {sorted(legacy)} exclude each other."
+            f"--speculative-config and its legacy forms {sorted(older)} exclude each other."
         )
     options = {
-        "speculative_config": speculative_config,
+        "speculative_config": None
+        if speculative_config is None
+        else parse_config(speculative_config),
         "dtype": dtype,
         "tokenizer": tokenizer,
         "max_model_len": max_model_len,
@@ -242,7 +298,7 @@ def generate(
         "device": device,
         "tensor_parallel_size": tensor_parallel_size,
         "quantization": quantization,
-        **legacy,
+        **older,
         **dict.fromkeys(engine_only or (), True),
     }
     complete(model, options, prompts, sampling, stream=stream, json_lines=json_lines)
@@ -255,7 +311,9 @@ def train(arguments: Annotated[list[str] | None, typer.Argument(hidden=True)] = 
     from specjax.compile_cache import enable_compile_cache
     from specjax.train.command import lm
 
-    training = typer.Typer(help="Train.", no_args_is_help=True, add_completion=False)
+    training = typer.Typer(
+        help="Train small models on this machine.", no_args_is_help=True, add_completion=False
+    )
     training.callback()(lambda: None)  # keeps `lm` a command of its own
     training.command("lm")(plainly(lm))
     enable_compile_cache()
@@ -269,7 +327,7 @@ def convert(
     source: Annotated[Path, typer.Argument(help="A folder with .bin or .pt weights.")],
     destination: Annotated[Path, typer.Argument(help="A new folder.")],
 ) -> None:
-    """Turn PyTorch's pickled weights into safetensors (needs the torch extra)."""
+    """Turn PyTorch's pickled weights into safetensors (needs specjax\\[bridge])."""
     from specjax.weights import convert as weights
 
     typer.echo(f"wrote {weights.convert(source, destination)}")
@@ -293,7 +351,7 @@ def step(
     ] = None,
     reps: Annotated[int, typer.Option(min=1, help="Repetitions; medians are reported.")] = 15,
 ) -> None:
-    """Time one round of a 100M-parameter model, and generate against transformers."""
+    """Time one round of an 88M-parameter model, and generate against transformers."""
     from specjax.bench.step import bench_step
     from specjax.compile_cache import enable_compile_cache
 

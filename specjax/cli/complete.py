@@ -2,6 +2,7 @@
 
 import json
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from specjax.engine.llm import LLM
 from specjax.engine.outputs import CompletionOutput, RequestOutput
 from specjax.engine.params import SamplingParams
 from specjax.viz.live import show
+
+EXAMPLE = '{"method": "ngram", "num_speculative_tokens": 4}'
 
 
 def read_prompts(prompts: Sequence[str], file: Path | None) -> list[str]:
@@ -57,6 +60,41 @@ def parse_lines(file: Path, text: str) -> list[str]:
     return found
 
 
+def parse_config(text: str) -> Any:
+    """Read --speculative-config.
+
+    Raises:
+        ValueError: it is not JSON, most often because of a shell's quotes.
+    """
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ValueError(
+            f"--speculative-config is not valid JSON: {error}; got {text}. In a shell, put single "
+            f"quotes around it: --speculative-config '{EXAMPLE}'"
+        ) from None
+
+
+def check_model(model: str) -> None:
+    """Raise ValueError if ``model`` is a folder of ``specjax train lm``, not a checkpoint."""
+    folder = Path(model).expanduser()
+    inner = folder / "model"
+    if not (folder / "config.json").is_file() and (inner / "config.json").is_file():
+        raise ValueError(f"{model} is a training run's folder: pass its model, --model {inner}")
+
+
+def check_length(llm: LLM, prompts: Sequence[str], max_tokens: int | None) -> None:
+    """Warn if a prompt leaves less room than ``max_tokens``."""
+    longest = max(len(llm.get_tokenizer().encode(prompt)) for prompt in prompts)
+    room = llm.max_model_len - longest
+    if max_tokens is not None and 0 < room < max_tokens:
+        warnings.warn(
+            f"--max-tokens {max_tokens} does not fit: max_model_len={llm.max_model_len} leaves "
+            f"{room} tokens after a prompt of {longest}; completions end there.",
+            stacklevel=2,
+        )
+
+
 def complete(
     model: str,
     options: Mapping[str, Any],
@@ -69,8 +107,10 @@ def complete(
     """Complete the prompts and print the completions."""
     if stream and (json_lines or sampling.n > 1):
         raise ValueError("--stream shows one completion per prompt: not with --json or --n.")
+    check_model(model)
     enable_compile_cache()
     llm = LLM(model, **options)
+    check_length(llm, prompts, sampling.max_tokens)
     console, notes = Console(highlight=False), Console(stderr=True, highlight=False)
     if stream:
         for number, prompt in enumerate(prompts):

@@ -1,15 +1,19 @@
 """``specjax demo``: real prompts, plain and with drafters, the same text and what it took."""
 
+import itertools
+import os
 import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from matplotlib.backend_bases import FigureCanvasBase
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from specjax.bench.report import num_cores
 from specjax.bundled import prompts as shipped_prompts
 from specjax.engine.llm import LLM
 from specjax.engine.loop import PREFILL_CHUNK, Progress
@@ -19,13 +23,23 @@ from specjax.metrics import SpecDecodeCounters
 from specjax.viz.live import legend, show
 from specjax.viz.methods import Method, method_comparison
 
+DEPTH = 4  # K, the tokens drafted per round
 NUM_TOKENS = 128
+NUM_JUDGED = 64  # tokens of a completion that say how much it repeats itself
 NUM_PER_CATEGORY = 3
 REPS = 5
 SEED = 7
 GREEDY, WARM = 0.0, 0.8
 SHOWN = "ngram"  # the method whose completion is streamed
-HEADINGS = ("method", "tokens/s", "speedup", "tokens/round", "acceptance", "same text")
+HEADINGS = (
+    "method",
+    "tokens/s",
+    "speedup",
+    "min-max",
+    "tokens/round",
+    "acceptance",
+    "same text",
+)
 
 
 class Arm(NamedTuple):
@@ -47,8 +61,8 @@ class Run(NamedTuple):
 
 def arms(draft: str) -> tuple[Arm, ...]:
     """List what is compared."""
-    ngram = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 2}
-    greedy = {"method": "draft_model", "model": draft, "num_speculative_tokens": 4}
+    ngram = {"method": "ngram", "num_speculative_tokens": DEPTH, "prompt_lookup_min": 2}
+    greedy = {"method": "draft_model", "model": draft, "num_speculative_tokens": DEPTH}
     coupled = {**greedy, "draft_sample_method": "coupled"}
     cold, hot = "plain", f"plain, T={WARM}"
     return (
@@ -70,9 +84,12 @@ def run_demo(
 ) -> bool:
     """Run the comparison, show it, save a picture; return whether every text was the same.
 
+    Raises ValueError or OSError, before any long work, if ``out`` cannot be written.
+
     Compiling is not timed: every arm completes all prompts once before the clock starts.
     Then the arms take turns, ``REPS`` times.
     """
+    check_out(out)
     console = console or Console(highlight=False)
     started = time.monotonic()
     several = arms(draft)
@@ -100,23 +117,57 @@ def run_demo(
     methods, same = [], []
     for i, arm in enumerate(several):
         plain = by_name[arm.plain]
-        methods.append(summarize(arm, runs[i], seconds[i], seconds[plain]))
+        methods.append(summarize(arm, runs[i], seconds[i], runs[plain], seconds[plain]))
         same.append(runs[i].token_ids == runs[plain].token_ids)
+    measured = (
+        f"K = {DEPTH} drafted tokens, {REPS} interleaved runs of {len(prompts)} prompts, "
+        f"{num_cores()} cores"
+    )
+    console.print(measured + ":", soft_wrap=True)
     print_table(console, methods, same)
-    console.print(f"Median of {REPS} interleaved runs, reading the prompts included.")
+    console.print(
+        "speedup: median of the runs' ratios to plain, reading the prompts included; min-max: "
+        "least and greatest of them; tokens/s: plain's median x speedup.",
+        soft_wrap=True,
+    )
     console.print(verdict(methods))
 
     shown = by_name[SHOWN]
     console.rule(f"{SHOWN}, live") if console.is_terminal else console.print(f"{SHOWN}, live:")
-    show(pairs[shown][0], prompts[0], params[shown], console)
+    lively = max(range(len(prompts)), key=lambda i: variety(runs[shown].token_ids[i]))
     if console.is_terminal:
         console.print(legend())
-    save_picture(out, methods)
+    else:
+        console.file.write(last_lines(prompts[lively]))
+    show(pairs[shown][0], prompts[lively], params[shown], console)
+    save_picture(out, methods, measured)
     console.print(f"Saved {out}. {time.monotonic() - started:.0f} s in all.")
     for arm, equal in zip(several, same, strict=True):
         if not equal:
             console.print(f"DIFFERENT TEXT: {arm.name} did not write what {arm.plain} wrote.")
     return all(same)
+
+
+def check_out(out: Path) -> None:
+    """Raise ValueError or OSError unless a picture can be written to ``out``."""
+    folder, formats = out.parent, FigureCanvasBase.get_supported_filetypes()
+    if not folder.is_dir():
+        raise ValueError(f"--out {out}: {folder} is not a folder; create it first.")
+    if out.is_dir() or not os.access(out if out.exists() else folder, os.W_OK):
+        raise ValueError(f"--out {out} cannot be written.")
+    if out.suffix and out.suffix[1:].lower() not in formats:
+        raise ValueError(f"--out {out} must end in one of {', '.join(sorted(formats))}.")
+
+
+def variety(tokens: Sequence[int]) -> float:
+    """Return the share of distinct pairs of neighbours: low where a text repeats itself."""
+    pairs = list(itertools.pairwise(tokens[:NUM_JUDGED]))
+    return len(set(pairs)) / max(len(pairs), 1)
+
+
+def last_lines(prompt: str, num_lines: int = 2) -> str:
+    """Return the end of a prompt, for the completion to follow."""
+    return "".join(prompt.splitlines(keepends=True)[-num_lines:]).lstrip("\n")
 
 
 def choose_prompts(llm: LLM, num_tokens: int) -> list[str]:
@@ -163,18 +214,28 @@ def clock(llm: LLM, prompts: Sequence[str], params: SamplingParams) -> float:
 
 
 def summarize(
-    arm: Arm, run: Run, seconds: Sequence[float], plain_seconds: Sequence[float]
+    arm: Arm, run: Run, seconds: Sequence[float], plain: Run, plain_seconds: Sequence[float]
 ) -> Method:
-    """Turn counts and times into a line of the table; speedups are taken turn by turn."""
+    """Turn counts and times into a line of the table.
+
+    There is one estimate of the speed: the median of the ratios turn by turn, which a busy
+    machine disturbs less than the times themselves. Tokens per second are plain's, times it.
+    """
+    plain_tokens = sum(map(len, plain.token_ids))
     num_tokens = sum(map(len, run.token_ids))
     drafted = num_tokens - len(run.token_ids)  # by rounds, not by prefill
-    ratios = [plain / mine for mine, plain in zip(seconds, plain_seconds, strict=True)]
+    ratios = [
+        (num_tokens / mine) / (plain_tokens / theirs)
+        for mine, theirs in zip(seconds, plain_seconds, strict=True)
+    ]
+    speedup = statistics.median(ratios)
     return Method(
         name=arm.name,
-        tokens_per_second=num_tokens / statistics.median(seconds),
-        speedup=statistics.median(ratios),
+        tokens_per_second=plain_tokens / statistics.median(plain_seconds) * speedup,
+        speedup=speedup,
         tokens_per_round=drafted / max(run.num_rounds, 1),
         acceptance=run.counters.acceptance_rate,
+        spread=None if arm.name == arm.plain else (min(ratios), max(ratios)),
     )
 
 
@@ -183,10 +244,11 @@ def verdict(methods: Sequence[Method]) -> str:
     costs = [(m.tokens_per_round / m.speedup, m) for m in methods if m.acceptance is not None]
     said = "; ".join(f"{m.name} {cost:.1f}" for cost, m in costs)
     return (
-        f"A method pays when a round brings more tokens than it costs in plain steps: {said}. "
+        "A method pays when a round brings more tokens than it costs in plain steps (derived: "
+        f"tokens per round / speedup): {said}. "
         "A large model's step mostly reads weights, so T(n), a step over n tokens, is close to "
         "T(1); for the tiny bundled target it is not, and its draft model is not free beside "
-        "it. `specjax bench step` measures T(n)/T(1) on 100M weights."
+        "it. `specjax bench step` measures T(n)/T(1) on 88M parameters."
     )
 
 
@@ -195,15 +257,20 @@ def print_table(console: Console, methods: Sequence[Method], same: Sequence[bool
     table = Table(*HEADINGS)
     for method, equal in zip(methods, same, strict=True):
         acceptance = "-" if method.acceptance is None else f"{method.acceptance:.0%}"
+        spread = "-" if method.spread is None else "{:.2f}-{:.2f}".format(*method.spread)
+        kept = "-" if method.spread is None else "yes" if equal else "NO"
         cells = (
             method.name,
             f"{method.tokens_per_second:,.0f}",
             f"{method.speedup:.2f}x",
+            spread,
             f"{method.tokens_per_round:.2f}",
             acceptance,
-            "yes" if equal else "NO",
+            kept,
         )
-        table.add_row(*cells[:-1], Text(cells[-1], style="green" if equal else "bold red"))
+        table.add_row(
+            *cells[:-1], Text(kept, style={"yes": "green", "NO": "bold red"}.get(kept, ""))
+        )
         if not console.is_terminal:
             named = zip(HEADINGS[1:], cells[1:], strict=True)
             line = ", ".join(f"{heading} {cell}" for heading, cell in named)
@@ -212,10 +279,9 @@ def print_table(console: Console, methods: Sequence[Method], same: Sequence[bool
         console.print(table)
 
 
-def save_picture(out: Path, methods: Sequence[Method]) -> None:
+def save_picture(out: Path, methods: Sequence[Method], measured: str) -> None:
     """Draw the table."""
-    _, axes = method_comparison(methods)
-    out.parent.mkdir(parents=True, exist_ok=True)
+    _, axes = method_comparison(methods, note=measured)
     figure = axes.get_figure(root=True)
     assert figure is not None
     figure.savefig(out)

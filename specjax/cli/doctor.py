@@ -18,7 +18,7 @@ GIB = 2**30
 
 def examine(say: Callable[[str], None]) -> bool:
     """Report line by line; return whether specjax can run."""
-    say(f"specjax    {__version__}, {Path(__file__).parent}")
+    say(f"specjax    {__version__}, {Path(__file__).parents[1]}")
     say(f"python     {platform.python_version()}, {platform.platform()}")
     needed = requirements()
     base = {name: version(name) for name in needed.pop("", [])}

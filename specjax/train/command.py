@@ -44,6 +44,9 @@ def lm(
 
     Killed at any moment, the same command goes on and ends with the same weights.
     """
+    if (steps is None) == (minutes is None):
+        given = "neither" if steps is None else "both"
+        raise ValueError(f"give the length as one of --steps and --minutes, got {given}")
     config = TrainConfig(
         out=str(out),
         num_layers=layers,

@@ -12,11 +12,12 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from specjax.files import write_json
+from specjax.bundled import resolve
 from specjax.models.build import build_target
 from specjax.train import checkpoint
 from specjax.train.batches import crop, measure
 from specjax.train.data import Document, fingerprint, load_corpus, manifest, read_documents
-from specjax.train.log import draw_losses, open_log
+from specjax.train.log import draw_losses, open_log, say
 from specjax.train.loop import Step, TrainState, make_step
 from specjax.train.options import TrainConfig, differences, model_config
 from specjax.train.tokenizer import (
@@ -74,7 +75,7 @@ def find_tokenizer(config: TrainConfig, documents: list[Document]) -> Tokenizer:
 
     Raises ValueError when the named one and the teacher's disagree on a token.
     """
-    folders = [Path(folder) for folder in (config.tokenizer, config.teacher) if folder]
+    folders = [resolve(folder) for folder in (config.tokenizer, config.teacher) if folder]
     tokenizers = [load_tokenizer(folder, config.vocab_size) for folder in folders]
     if len(tokenizers) == 2 and tokenizers[0].get_vocab() != tokenizers[1].get_vocab():
         raise ValueError(f"{folders[0]} and the teacher {folders[1]} have different vocabularies")
@@ -88,7 +89,7 @@ def load_teacher(config: TrainConfig) -> tuple[Target, PyTree] | tuple[None, Non
     """Load the teacher's functions and float32 weights, if the run has one."""
     if config.teacher is None:
         return None, None
-    facts, _ = read_config(config.teacher, dtype="float32")
+    facts, _ = read_config(resolve(config.teacher), dtype="float32")
     if facts.vocab_size != config.vocab_size:
         raise ValueError(
             f"the teacher's vocabulary is {facts.vocab_size}, vocab_size {config.vocab_size}"
@@ -98,7 +99,7 @@ def load_teacher(config: TrainConfig) -> tuple[Target, PyTree] | tuple[None, Non
             f"the teacher knows {facts.max_position_embeddings} positions, "
             f"context is {config.context}"
         )
-    return build_target(facts), load_params(config.teacher, facts)
+    return build_target(facts), load_params(resolve(config.teacher), facts)
 
 
 def jit_step(config: TrainConfig, steps: int, teacher: Target | None) -> Step:
@@ -138,7 +139,9 @@ def train_lm(config: TrainConfig, *, resume: bool = True) -> Trained:
     out = Path(config.out)
     run = read_run(out, config, resume)
     teacher, teacher_params = load_teacher(config)
+    say(f"reading Python files of {config.source or 'the standard library'}")
     documents = read_documents(config.source)
+    say(f"tokenizing {len(documents)} files")
     tokenizer = find_tokenizer(config, documents)
     end, data = end_of_text(tokenizer), fingerprint(documents, tokenizer)
     if run is not None and run["data"] != data:
@@ -176,7 +179,10 @@ def train(config: TrainConfig, steps: int, work: Work, out: Path) -> tuple[Train
         state = jax.jit(work.step.init)() if restored is None else restored
         first, measured = int(state.step), math.nan
         if first >= steps:
+            say(f"the run is complete: step {first} of {steps}")
             return state, checkpoint.held_out_loss(manager, first)
+        said = "training" if restored is None else f"resuming from step {first}"
+        say(f"{said}, to step {steps}")
         losses: list[Any] = []
         with open_log(out, first, steps) as report:
             start = time.monotonic()

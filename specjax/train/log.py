@@ -13,6 +13,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from specjax.files import write_atomically
 
 
+def say(line: str) -> None:
+    """Print a line at once, also into a file or a pipe."""
+    print(line, flush=True)
+
+
 def read_losses(path: Path) -> list[dict]:
     """Read loss.jsonl; a last line that a kill cut short is left out."""
     rows = []

@@ -5,9 +5,15 @@ from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 TOKENS, SPEEDUP = "#56B4E9", "#0072B2"  # of Okabe & Ito's colour-blind-safe palette
 SLOWER = "#D55E00"
+LEGEND = (
+    ("tokens per round", TOKENS),
+    ("speedup", SPEEDUP),
+    ("speed, where slower than plain", SLOWER),
+)
 
 
 class Method(NamedTuple):
@@ -18,6 +24,7 @@ class Method(NamedTuple):
     speedup: float  # over plain decoding
     tokens_per_round: float  # the target's recovered or bonus token included
     acceptance: float | None  # accepted / drafted; None: nothing was drafted
+    spread: tuple[float, float] | None = None  # least and greatest speedup of several runs
 
 
 class Bars(NamedTuple):
@@ -26,16 +33,21 @@ class Bars(NamedTuple):
     name: str
     tokens_per_round: float
     speedup: float
-    round_cost: float  # the time of a round, in plain decoding's time per token
+    round_cost: float  # derived: tokens_per_round / speedup, in plain decoding's steps
 
 
 def method_comparison(
-    rows: Sequence[Method], *, title: str | None = None, ax: Axes | None = None
+    rows: Sequence[Method],
+    *,
+    title: str | None = None,
+    note: str | None = None,
+    ax: Axes | None = None,
 ) -> tuple[tuple[Bars, ...], Axes]:
     """Draw two bars per method, tokens per round and speedup, and a line at plain decoding.
 
     Both are multiples of plain decoding, and their quotient is what a round costs: a method
-    gains when its rounds bring more tokens than they cost. Returns the bars and the axes.
+    gains when its rounds bring more tokens than they cost. ``note`` says under the picture
+    how it was measured. Returns the bars and the axes.
     Raises ValueError when there is nothing to draw or a number is not positive.
     """
     if not rows:
@@ -53,26 +65,39 @@ def method_comparison(
         for row in rows
     )
     if ax is None:
-        figure = Figure(figsize=(8, 1.5 + 0.75 * len(rows)), dpi=150, layout="constrained")
+        figure = Figure(figsize=(8, 2.1 + 0.75 * len(rows)), dpi=150, layout="constrained")
         ax = figure.add_subplot()
     reach = max(max(bar.tokens_per_round, bar.speedup) for bar in bars)
     for y, (row, bar) in enumerate(zip(rows, bars, strict=True)):
         brought = f"{bar.tokens_per_round:.2f} tokens per round"
         if row.acceptance is not None:
-            brought += f", in {bar.round_cost:.2f}x the time"
+            brought += f", a round costs {bar.round_cost:.2f}*"
         draw_bar(ax, y - 0.19, bar.tokens_per_round, TOKENS, brought, reach)
         word, colour = ("speedup", SPEEDUP) if bar.speedup >= 1 else ("of plain's speed", SLOWER)
         left = f"{bar.speedup:.2f}x {word}, {row.tokens_per_second:,.0f} tokens/s"
+        if row.spread is not None:
+            left += f" ({row.spread[0]:.2f}x to {row.spread[1]:.2f}x)"
         draw_bar(ax, y + 0.19, bar.speedup, colour, left, reach)
     ax.axvline(1.0, color="black", linewidth=1, linestyle=(0, (4, 3)))
     ax.set_yticks(range(len(rows)), [describe(row) for row in rows], fontsize=9)
-    ax.set(xlim=(0, reach * 1.8), ylim=(len(rows) - 0.45, -0.6))
-    ax.set_xlabel("multiples of plain decoding (dashed line)", fontsize=9)
+    ax.set(xlim=(0, reach * 1.9), ylim=(len(rows) - 0.45, -0.6))
+    under = ["multiples of plain decoding (dashed line)", note or ""]
+    if any(row.acceptance is not None for row in rows):
+        under.append("* in plain steps; derived: tokens per round / speedup")
+    ax.set_xlabel("\n".join(filter(None, under)), fontsize=9)
     ax.tick_params(axis="y", length=0)
     ax.tick_params(axis="x", labelsize=9)
     ax.spines[["top", "right", "left"]].set_visible(False)
     said = "Tokens per round, and the speedup left after its cost" if title is None else title
-    ax.set_title(said, fontsize=11, loc="left")
+    ax.set_title(said, fontsize=11, loc="left", pad=24)
+    ax.legend(
+        handles=[Patch(color=colour, label=what) for what, colour in LEGEND],
+        loc="lower left",
+        bbox_to_anchor=(-0.01, 0.99),
+        ncols=len(LEGEND),
+        frameon=False,
+        fontsize=9,
+    )
     return bars, ax
 
 

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from specjax.bench.plan import Setting
-from specjax.bench.report import Row, compare
+from specjax.bench.report import Row, compare, print_rows
 from specjax.bench.step import bench_step, cache_rows, count_copies
 from specjax.config import ModelConfig
 from specjax.models.build import init_params
@@ -89,6 +89,24 @@ def test_a_copy_of_the_cache_would_be_counted():
     args = jnp.zeros(shape), jnp.arange(2)
     kept = jax.jit(gather_and_scatter).lower(*args).compile()  # not donated: must copy
     assert count_copies(kept.as_text() or "", shape) > 0
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_busy_machine_is_not_judged_and_no_row_is_its_own_peer(terminal):
+    rows = [
+        compare("T(1)", 2.0, "ms", 2.0, "T(1)"),
+        compare("T(4)", 3.0, "ms", 2.0, "T(1)", at_most=1.45),
+    ]
+    said = {}
+    for judged in (True, False):
+        file = io.StringIO()
+        console = Console(file=file, width=200, force_terminal=terminal)
+        print_rows(rows, console, judged=judged)
+        said[judged] = file.getvalue()
+        assert "<= 1.45" in said[judged]
+        assert said[judged].count("T(1)") == 1
+    assert "NOT MET" in said[True]
+    assert "NOT MET" not in said[False]
 
 
 def test_a_missed_goal_is_a_fact_not_an_error():

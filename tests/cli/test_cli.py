@@ -66,10 +66,11 @@ def test_doctor_names_what_is_there_and_what_is_missing(specjax_command):
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (("--speculative-config", "{bad"), "not valid JSON"),
+        (("--speculative-config", "{bad"), "got {bad. In a shell, put single quotes"),
         (("--speculative-config", '{"method": "ngrm"}'), "Did you mean 'ngram'?"),
         (("--temperature", "-1"), "temperature must be non-negative, got -1.0"),
-        (("--n", "2"), "n must be 1 when using greedy sampling"),
+        (("--n", "2"), "n must be 1 when using greedy sampling, got 2: all"),
+        (("--n", "2"), "pass --temperature > 0"),
         (("--tensor-parallel-size", "64"), "tensor_parallel_size=64"),
         (("--quantization", "ascend"), "quantization='ascend'"),
         (("--prompt-file", "/nowhere/prompt.txt"), "No such file or directory"),
@@ -112,6 +113,67 @@ def test_ctrl_c_exits_130(monkeypatch):
     monkeypatch.setattr("specjax.cli.doctor.examine", interrupted)
     result = invoke("doctor")
     assert (result.exit_code, result.stderr) == (130, "interrupted\n")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes."), MemoryError()],
+)
+def test_running_out_of_memory_names_what_to_lower(error, monkeypatch):
+    def greedy(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr("specjax.cli.doctor.examine", greedy)
+    result = invoke("doctor")
+    assert result.exit_code == 2
+    (line,) = result.stderr.splitlines()
+    for name in ("num_speculative_tokens", "max_num_seqs", "max_model_len"):
+        assert name in line
+
+
+def test_ctrl_c_while_importing_has_no_traceback():
+    program = "import specjax.cli; raise KeyboardInterrupt"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
+def test_every_distinct_warning_is_shown_once(capsys):
+    show = cli.warn_once()
+    for message in (
+        "engine-only option: one",
+        "engine-only option: two",
+        "engine-only option: one",
+    ):
+        show(UserWarning(message), UserWarning, "x.py", 1)
+    assert capsys.readouterr().err.splitlines() == [
+        "warning: engine-only option: one",
+        "warning: engine-only option: two",
+    ]
+
+
+def test_a_training_runs_folder_is_told_from_a_model(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    result = invoke("generate", "--model", str(tmp_path), "--prompt", "x")
+    assert result.exit_code == 2
+    assert f"--model {tmp_path / 'model'}" in result.stderr
+
+
+def test_too_many_tokens_is_one_warning(pair, specjax_command):
+    args = ("--prompt", "x", "--max-tokens", "600", "--max-model-len", "16")
+    result = specjax_command("generate", "--model", pair.target, *args)
+    assert result.returncode == 0
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
+    assert "--max-tokens 600 does not fit" in line
+
+
+def test_a_training_without_a_length_names_its_options(tmp_path):
+    result = invoke("train", "lm", "--out", str(tmp_path / "run"))
+    assert result.exit_code == 2
+    assert "--steps" in result.stderr
+    assert "--minutes" in result.stderr
 
 
 def test_a_signal_ends_a_real_run_without_a_traceback(pair, tmp_path):

@@ -26,10 +26,20 @@ def test_a_slower_method_looks_different_and_says_so():
     _, ax = method_comparison(ROWS)
     colours = [patch.get_facecolor() for patch in ax.patches[1::2]]
     assert colours[0] == colours[1] != colours[2]
-    assert any("3.20 tokens per round, in 4.00x the time" in text.get_text() for text in ax.texts)
+    assert any("3.20 tokens per round, a round costs 4.00*" in text.get_text() for text in ax.texts)
     assert any("0.80x of plain's speed" in text.get_text() for text in ax.texts)
     labels = [label.get_text() for label in ax.get_yticklabels()]
     assert labels[:2] == ["plain", "ngram\n25% of drafted accepted"]
+
+
+def test_the_picture_says_how_it_was_measured_and_what_its_colours_mean():
+    _, ax = method_comparison([*ROWS, ROWS[1]._replace(spread=(1.4, 1.7))], note="K = 4, 2 cores")
+    assert "K = 4, 2 cores" in ax.get_xlabel()
+    assert "derived" in ax.get_xlabel()
+    legend = ax.get_legend()
+    assert legend is not None
+    assert len(legend.get_texts()) == 3
+    assert any("(1.40x to 1.70x)" in text.get_text() for text in ax.texts)
 
 
 @pytest.mark.parametrize("rows", [(), (Method("broken", 0.0, 0.0, 1.0, None),)])

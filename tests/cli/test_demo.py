@@ -1,0 +1,37 @@
+"""The demo's numbers agree with each other, and a bad --out is found before the work."""
+
+import pytest
+
+from specjax.cli.demo import Arm, Run, check_out, last_lines, summarize, variety
+from specjax.metrics import SpecDecodeCounters
+
+PLAIN = Run((tuple(range(100)),), 99, SpecDecodeCounters.zeros(4))
+TIMES = [1.0, 2.0, 1.0]  # the machine was busy in the second turn
+
+
+def test_tokens_per_second_and_speedup_are_one_estimate():
+    run = PLAIN._replace(num_rounds=33)
+    plain = summarize(Arm("plain", 0.0, None, "plain"), PLAIN, TIMES, PLAIN, TIMES)
+    assert (plain.speedup, plain.tokens_per_second, plain.spread) == (1.0, 100.0, None)
+    mine = summarize(Arm("ngram", 0.0, {}, "plain"), run, [0.5, 1.25, 0.8], PLAIN, TIMES)
+    assert mine.speedup == pytest.approx(1.6)
+    assert mine.spread == pytest.approx((1.25, 2.0))
+    assert mine.tokens_per_second == pytest.approx(plain.tokens_per_second * mine.speedup)
+    assert mine.tokens_per_round == 3.0
+
+
+@pytest.mark.parametrize("name", ["missing/demo.png", "demo.txt2", ""])
+def test_a_picture_that_cannot_be_written_is_refused(name, tmp_path):
+    with pytest.raises(ValueError, match="--out"):
+        check_out(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+    check_out(tmp_path / "demo.png")
+
+
+def test_a_text_that_repeats_itself_has_little_variety():
+    assert variety([1, 2] * 20) < variety(list(range(40))) == 1.0
+    assert variety([]) == 0.0
+
+
+def test_the_end_of_a_prompt_leads_to_its_completion():
+    assert last_lines("a\nb\n    c") == "b\n    c"
