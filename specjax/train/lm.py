@@ -11,8 +11,8 @@ import jax
 import numpy as np
 from tokenizers import Tokenizer
 
-from specjax.files import write_json
 from specjax.bundled import resolve
+from specjax.files import write_json
 from specjax.models.build import build_target
 from specjax.train import checkpoint
 from specjax.train.batches import crop, measure
