@@ -77,7 +77,8 @@ class Tables(NamedTuple):
 def choose(logits, temperature, key, index):
     """Sample the token at ``index`` of the text; temperature 0 needs no case of its own."""
     key = jax.random.fold_in(jax.random.fold_in(key, index), CHOOSE)
-    return jnp.argmax(logits + temperature * jax.random.gumbel(key, logits.shape, jnp.float32))
+    noise = jax.random.gumbel(key, logits.shape, jnp.float32, mode="high")
+    return jnp.argmax(logits + temperature * noise)
 
 
 def draft(table, root, num_draft):
