@@ -1,4 +1,4 @@
-"""Write a file whole or not at all."""
+"""Read JSON objects with clear errors; write a file whole or not at all."""
 
 import contextlib
 import json
@@ -6,6 +6,17 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file that must hold an object. Raises ValueError naming the file."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} must hold a JSON object, got {type(value).__name__}")
+    return value
 
 
 @contextlib.contextmanager

@@ -28,8 +28,9 @@ def linear(
     """
     *lead, size = x.shape
     rows = math.prod(lead)
-    if rows > SKINNY_ROWS:
-        y = jnp.einsum("...i,oi->...o", x, weight)
+    if rows > SKINNY_ROWS:  # as one matrix: with leading axes kept, training was 1.25x slower
+        y = jnp.einsum("ri,oi->ro", x.reshape(rows, size), weight)
+        y = y.reshape(*lead, weight.shape[0])
     else:
         columns = x.reshape(rows, size).T
         if rows > 1:

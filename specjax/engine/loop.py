@@ -44,16 +44,13 @@ class Progress:
     index: int
     request: Request
     rounds: list[Round] = field(default_factory=list)  # rounds[0] is the undrafted first token
+    tokens: list[int] = field(default_factory=list)  # of all rounds, kept: every round asks
     prompt_logprobs: list[Any] = field(default_factory=list)
     finish_reason: Literal["stop", "length"] | None = None
 
-    @property
-    def tokens(self) -> list[int]:
-        """All output tokens so far."""
-        return [token for one in self.rounds for token in one.tokens]
-
     def cut(self, num_tokens: int) -> None:
         """Keep the first ``num_tokens`` output tokens and the rounds that made them."""
+        del self.tokens[num_tokens:]
         kept = []
         for one in self.rounds:
             if num_tokens <= 0:
@@ -162,6 +159,7 @@ def unpack(progress: Progress, slot: int, row_tokens, infos: StepInfo, rounds: i
         drafted, accepted = infos.num_drafted[r, slot], infos.num_accepted[r, slot]
         tokens = np.asarray(row_tokens[end : end + count]).tolist()
         progress.rounds.append(Round(tokens, int(drafted), int(accepted), logprobs))
+        progress.tokens += tokens
         end += count
 
 

@@ -10,6 +10,8 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, no_type_check
 
+from specjax.files import read_json_object
+
 METHODS = ("ngram", "draft_model")
 LATER_METHODS = (  # known by name, refused in this version
     "eagle", "eagle3", "medusa", "mlp_speculator", "mtp", "suffix", "extract_hidden_states",
@@ -233,14 +235,7 @@ def infer_method(model: str) -> str:
     A `model` that is no folder, or whose config.json says nothing special, is a draft model.
     """
     path = Path(model) / "config.json"
-    config: Any = {}
-    if path.is_file():
-        try:
-            config = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(f"{path} is not valid JSON: {error}.") from None
-    if not isinstance(config, Mapping):
-        raise ValueError(f"{path} must hold a JSON object.")
+    config = read_json_object(path) if path.is_file() else {}
     kind = str(config.get("model_type") or "")
     architectures = " ".join(str(name) for name in config.get("architectures") or ())
     if kind == "medusa" or "Medusa" in architectures:

@@ -1,6 +1,5 @@
 """Turn text into token ids and back, as a Hugging Face folder says."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from specjax.engine.chat import load_chat_templates, render_chat
+from specjax.files import read_json_object
 
 NAMED_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 GENERATION_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -206,12 +206,4 @@ def _id_list(value: Any, where: str) -> list[int]:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} must hold a JSON object, got {type(value).__name__}.")
-    return value
+    return read_json_object(path) if path.is_file() else {}

@@ -54,13 +54,19 @@ def causal_logits(
     return target.logits(params, jnp.concatenate(hidden, axis=1))
 
 
-def decays(params: PyTree) -> PyTree:
-    """Mark the weights that decay: matrices, but neither embeddings, norms nor biases."""
+def matrices(params: PyTree) -> PyTree:
+    """Mark the matrices that mix features: not embeddings, norms or biases."""
 
     def mark(path, leaf):
         return leaf.ndim == 2 and not any("embed" in jax.tree_util.keystr((key,)) for key in path)
 
     return jax.tree_util.tree_map_with_path(mark, params)
+
+
+def orthogonalized(params: PyTree) -> PyTree:
+    """Say which weights Muon moves, in optax's words: matrices; None is AdamW's."""
+    muon = optax.contrib.MuonDimensionNumbers()
+    return jax.tree.map(lambda matrix: muon if matrix else None, matrices(params))
 
 
 def learning_rates(config: TrainConfig, steps: int) -> optax.Schedule:
@@ -76,19 +82,21 @@ def learning_rates(config: TrainConfig, steps: int) -> optax.Schedule:
 
 
 def make_step(config: TrainConfig, steps: int, teacher: Target | None = None) -> Step:
-    """Build a run's functions: AdamW on clipped gradients, float32; the caller jits.
+    """Build a run's functions: Muon and AdamW on clipped gradients, float32; the caller jits.
 
-    ``teacher`` is the target to distil from; its weights are an argument of ``update``.
+    Muon (Jordan et al. 2024) moves the matrices, with updates of root mean square 0.2 as in
+    Liu et al. 2025, so that one learning rate serves both; it decays them too. ``teacher`` is
+    the target to distil from; its weights are an argument of ``update``.
     """
     target = build_target(model_config(config))
     optimizer = optax.chain(
         optax.clip_by_global_norm(config.clip_norm),
-        optax.adamw(
+        optax.contrib.muon(
             learning_rates(config, steps),
-            b1=0.9,
-            b2=0.95,
             weight_decay=config.weight_decay,
-            mask=decays,
+            adam_b2=0.95,
+            muon_weight_dimension_numbers=orthogonalized,
+            consistent_rms=0.2,
         ),
     )
 

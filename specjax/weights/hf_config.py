@@ -4,7 +4,6 @@ A fact that is ignored gives fluent, wrong text, so whatever changes the logits 
 field of ``ModelConfig`` or an error with the value and a remedy. Nothing is allocated here.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import jax
 
 from specjax.config import Llama3Scaling, ModelConfig
+from specjax.files import read_json_object
 from specjax.weights.hf_facts import (
     DEFAULTS,
     DTYPES,
@@ -36,12 +36,7 @@ def read_config(
     path = Path(folder) / "config.json"
     if not path.is_file():
         raise ValueError(f"{folder} is not a Hugging Face model folder: no config.json in it")
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(raw, dict):
-        raise ValueError(f"{path} must hold a JSON object, got {type(raw).__name__}")
+    raw = read_json_object(path)
     return parse_config(raw, dtype, max_model_len), raw
 
 

@@ -12,7 +12,7 @@ import pytest
 from specjax.cache import advance
 from specjax.models.build import build_target, init_params
 from specjax.topology import causal
-from specjax.train.loop import causal_logits, decays, learning_rates, make_step
+from specjax.train.loop import causal_logits, matrices, learning_rates, make_step
 from specjax.train.losses import cross_entropy, distillation, divergence
 from specjax.train.options import TrainConfig, differences, model_config
 
@@ -131,7 +131,7 @@ def test_distillation_mixes_text_and_teacher(weight):
 
 
 def test_only_the_matrices_of_the_layers_decay(params):
-    marked = jax.tree_util.tree_flatten_with_path(decays(params))[0]
+    marked = jax.tree_util.tree_flatten_with_path(matrices(params))[0]
     names = {jax.tree_util.keystr(path, simple=True, separator="."): on for path, on in marked}
     assert {name.split(".")[-2] for name, on in names.items() if on} == {
         *("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
