@@ -63,6 +63,7 @@ def judge(engine, params, draft: Draft, text: Text, cache, sampling: Sampling, n
         num_drafted=jnp.where(running, drafted, 0),
         num_accepted=jnp.where(running, verdict.num_accepted, 0),
         num_emitted=num_emitted,
+        drafted=jnp.where(draft.valid, draft.tokens, -1)[:, 1:],
         logprobs=report(logits, verdict, engine.num_logprobs),
     )
     return committed, cache, seen, info
@@ -148,8 +149,9 @@ def prefill(
     seen = Observation(following, output.hidden, output.taps, cache.lengths, count)
     guess = engine.drafter.observe(params.draft, guess, text, seen, engine.window)
     state = State(text, kv.advance(cache, count), guess, sampling, keys)
-    zero = jnp.zeros_like(num_emitted)
-    info = StepInfo(zero, zero, num_emitted, report(logits, verdict, engine.num_logprobs))
+    zero, nothing = jnp.zeros_like(num_emitted), root.tokens[:, 1:]
+    scores = report(logits, verdict, engine.num_logprobs)
+    info = StepInfo(zero, zero, num_emitted, nothing, scores)
     if engine.num_prompt_logprobs is None:
         return state, info, None
     everywhere = engine.target.logits(params.target, output.hidden)

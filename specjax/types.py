@@ -80,6 +80,7 @@ class StepInfo(NamedTuple):
     num_drafted: Int[Array, "B"]
     num_accepted: Int[Array, "B"]  # before truncation
     num_emitted: Int[Array, "B"]  # after truncation
+    drafted: Int[Array, "B N1"]  # the tokens of nodes 1 .. N - 1, -1 where nothing was drafted
     logprobs: Logprobs | None
 
 

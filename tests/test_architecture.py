@@ -18,6 +18,7 @@ FLOORS = (
     ("train", "simulate", "audit"),
     ("engine",),
     ("viz",),
+    ("oracle",),
     ("bench", "server", "ab"),
     ("cli",),
     ("__main__",),

@@ -200,7 +200,7 @@ def complete_all(llm: LLM, prompts: Sequence[str], params: SamplingParams) -> Ru
         token_ids.append(tuple(progress.tokens))
         num_rounds += len(rounds)
         counters = counters.add(
-            [one.num_drafted for one in rounds], [one.num_accepted for one in rounds]
+            [len(one.drafted) for one in rounds], [one.num_accepted for one in rounds]
         )
     return Run(tuple(token_ids), num_rounds, counters)
 

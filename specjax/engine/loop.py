@@ -32,7 +32,7 @@ class Round(NamedTuple):
     """What one round did for one request; ``tokens`` are committed."""
 
     tokens: list[int]
-    num_drafted: int
+    drafted: list[int]
     num_accepted: int
     logprobs: Any  # per token: (ids, values, rank), or None
 
@@ -156,9 +156,10 @@ def unpack(progress: Progress, slot: int, row_tokens, infos: StepInfo, rounds: i
         if infos.logprobs is not None:
             ids, values, ranks = (leaf[r, slot, :count] for leaf in infos.logprobs)
             logprobs = list(zip(ids, values, ranks, strict=True))
-        drafted, accepted = infos.num_drafted[r, slot], infos.num_accepted[r, slot]
         tokens = np.asarray(row_tokens[end : end + count]).tolist()
-        progress.rounds.append(Round(tokens, int(drafted), int(accepted), logprobs))
+        drafted = [token for token in infos.drafted[r, slot].tolist() if token >= 0]
+        accepted = int(infos.num_accepted[r, slot])
+        progress.rounds.append(Round(tokens, drafted, accepted, logprobs))
         progress.tokens += tokens
         end += count
 

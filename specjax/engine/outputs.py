@@ -76,7 +76,8 @@ class CompletionOutput:
     ``finish_reason`` is "stop" (EOS, a stop token or a stop string), "length", or None while
     running; ``stop_reason`` is the stop string or stop token id, None for EOS. ``token_ids``
     ends with the token that completed the stop, ``text`` before it. ``logprobs`` has one
-    mapping (token id -> `Logprob`) per token.
+    mapping (token id -> `Logprob`) per token. ``drafts`` (specjax's own) has, for every step
+    that drafted something, how many tokens were committed, prompt included, and the draft.
     """
 
     index: int
@@ -87,6 +88,7 @@ class CompletionOutput:
     finish_reason: Literal["stop", "length"] | None = None
     stop_reason: int | str | None = None
     spec_decode_metrics: SpecDecodeMetrics | None = None
+    drafts: Sequence[tuple[int, Sequence[int]]] = ()
 
     def finished(self) -> bool:
         """Say whether this completion has ended."""

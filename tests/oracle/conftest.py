@@ -1,0 +1,83 @@
+"""``vllm(name, job)``: the answer of a live vLLM (marked ``oracle``), or the recorded one."""
+
+from pathlib import Path
+
+import pytest
+
+from specjax.bundled import BUNDLED
+from specjax.oracle.ask import ask
+from specjax.oracle.environment import OracleMissing
+from tests.checkpoints.cycle import build
+from tests.oracle import recordings
+
+LIVE = pytest.param("live", marks=pytest.mark.oracle)
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory) -> dict[str, Path]:
+    """Name every checkpoint that vLLM is asked about: the shipped ones and the cycle ones."""
+    cycle = build(tmp_path_factory.mktemp("cycle"))
+    return BUNDLED | {f"cycle/{name}": folder for name, folder in cycle.items()}
+
+
+@pytest.fixture(scope="session")
+def answered() -> dict[str, dict]:
+    """Keep live answers, so that tests of one file share them."""
+    return {}
+
+
+@pytest.fixture(params=["recorded", LIVE])
+def vllm(request, checkpoints, answered):
+    """Return a function from (name, job) to vLLM's answer.
+
+    Jobs name checkpoints as ``checkpoints`` does. A live answer is recorded with --record.
+    """
+    if request.param == "recorded":
+        return lambda name, job, **how: recordings.replay(name, job, weights(job, checkpoints))
+
+    def live(name: str, job: dict, **how) -> dict:
+        if name not in answered:
+            try:
+                answered[name] = ask(place(job, checkpoints), **how)
+            except OracleMissing as missing:
+                pytest.skip(str(missing))
+            if request.config.option.record:
+                recordings.record(name, job, weights(job, checkpoints), answered[name])
+        if answered[name]["repairs"]:
+            request.node.user_properties.append(("repairs", answered[name]["repairs"]))
+        return answered[name]
+
+    return live
+
+
+def place(job: dict, checkpoints: dict[str, Path]) -> dict:
+    """Replace names of checkpoints by their folders."""
+
+    def folder(value):
+        return str(checkpoints[value]) if value in checkpoints else value
+
+    placed, config = dict(job), job.get("speculative_config")
+    if "model" in job:
+        placed["model"] = folder(job["model"])
+    if config and "model" in config:
+        placed["speculative_config"] = {**config, "model": folder(config["model"])}
+    return placed
+
+
+def weights(job: dict, checkpoints: dict[str, Path]) -> dict[str, str]:
+    """Return the sha256 of the weights of every checkpoint a job names."""
+    names = {job.get("model"), (job.get("speculative_config") or {}).get("model")}
+    return {
+        name: recordings.digest(checkpoints[name] / "model.safetensors")
+        for name in sorted(names & checkpoints.keys())
+    }
+
+
+@pytest.fixture
+def compared(record_property):
+    """Return a function that adds a row to the table of comparisons."""
+
+    def add(what: str, peer: str, count: str, result: str) -> None:
+        record_property("compared", (what, peer, count, result))
+
+    return add
