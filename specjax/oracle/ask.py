@@ -26,7 +26,7 @@ METHODS = (  # that vLLM 0.32.0 runs on a CPU
 )
 TABLE_DRAFTS = {"method": "custom_class", "model": "table_drafts.TableDrafts"}
 TIMEOUT = 300.0  # seconds
-TAIL = 12  # lines of vLLM's log in an error
+TAIL, WIDTH = 12, 300  # lines of vLLM's log in an error, and their characters
 
 
 class OracleError(RuntimeError):
@@ -110,7 +110,7 @@ def stop(process: subprocess.Popen) -> None:
 def tail(log) -> str:
     """Return the last lines of vLLM's log, to be appended to a message."""
     log.seek(0)
-    lines = log.read().strip().splitlines()[-TAIL:]
+    lines = [line[:WIDTH] for line in log.read().strip().splitlines()[-TAIL:]]
     return ". Its last words:\n" + "\n".join(lines) if lines else ""
 
 

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -41,6 +42,7 @@ def main() -> int:
     try:
         answer = kinds[job["kind"]](job)
     except Exception as error:
+        traceback.print_exc()
         answer = {"error": f"{type(error).__name__}: {error}"}
     else:
         answer["repairs"] = repairs() if repaired else {}

@@ -1,5 +1,6 @@
 """``vllm(name, job)``: the answer of a live vLLM (marked ``oracle``), or the recorded one."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,17 +31,20 @@ def answered() -> dict[str, dict]:
 def vllm(request, checkpoints, answered):
     """Return a function from (name, job) to vLLM's answer.
 
-    Jobs name checkpoints as ``checkpoints`` does. A live answer is recorded with --record.
+    Jobs name checkpoints as ``checkpoints`` does. ``keep`` reduces an answer to what the test
+    needs and a recording can hold. A live answer is recorded with --record.
     """
     if request.param == "recorded":
-        return lambda name, job, **how: recordings.replay(name, job, weights(job, checkpoints))
+        return lambda name, job, keep=None: recordings.replay(name, job, weights(job, checkpoints))
 
-    def live(name: str, job: dict, **how) -> dict:
+    def live(name: str, job: dict, keep: Callable[[dict], dict] | None = None) -> dict:
         if name not in answered:
             try:
-                answered[name] = ask(place(job, checkpoints), **how)
+                answer = ask(place(job, checkpoints))
             except OracleMissing as missing:
                 pytest.skip(str(missing))
+            common = {key: answer[key] for key in ("versions", "repairs", "seconds")}
+            answered[name] = answer if keep is None else common | keep(answer)
             if request.config.option.record:
                 recordings.record(name, job, weights(job, checkpoints), answered[name])
         if answered[name]["repairs"]:
@@ -56,7 +60,8 @@ def place(job: dict, checkpoints: dict[str, Path]) -> dict:
     def folder(value):
         return str(checkpoints[value]) if value in checkpoints else value
 
-    placed, config = dict(job), job.get("speculative_config")
+    placed = {key: str(value) if isinstance(value, Path) else value for key, value in job.items()}
+    config = job.get("speculative_config")
     if "model" in job:
         placed["model"] = folder(job["model"])
     if config and "model" in config:

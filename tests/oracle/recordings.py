@@ -21,11 +21,19 @@ def digest(value: Any) -> str:
 
 
 def summary(job: dict[str, Any]) -> dict[str, Any]:
-    """Shorten a job to what a person can read; equal summaries mean equal jobs."""
-    return {
-        key: {"sha256": digest(value)} if len(json.dumps(value)) > LONG else value
-        for key, value in job.items()
-    }
+    """Shorten a job to what a person can read; equal summaries mean equal jobs.
+
+    Long values are named by their hash, files by their names: arrays of floats are not the
+    same bytes on every processor.
+    """
+
+    def shorten(value):
+        if isinstance(value, Path):
+            return value.name
+        text = json.dumps(value)
+        return value if len(text) <= LONG else {"sha256": digest(value)}
+
+    return {key: shorten(value) for key, value in job.items()}
 
 
 def record(name: str, job: dict, weights: dict[str, str], answer: dict) -> None:

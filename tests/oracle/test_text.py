@@ -163,8 +163,9 @@ def test_vllm_verifies_our_drafts_as_we_do(vllm, compared):
     for one, rounds, other in zip(mine, theirs["rounds"], theirs["outputs"], strict=True):
         output = one.outputs[0]
         assert [[at, list(draft)] for at, draft in output.drafts] == rounds
-        assert list(output.spec_decode_metrics.per_step_accepted) == (
-            other["metrics"]["per_step_accepted"]
+        assert (
+            list(output.spec_decode_metrics.per_step_accepted)
+            == (other["metrics"]["per_step_accepted"])
         )
         number += len(rounds)
     compared("verification of our drafts", "vLLM's custom_class", f"{number} drafts", "equal")

@@ -10,6 +10,7 @@ import torch
 REPAIRS = {
     "metadata": "the vllm command finds a distribution named vllm",
     "expand_kernel": "temperature, top_k and top_p reach every draft position",
+    "empty_top_k": "top_k survives a step in which nobody drafts",
     "pin_memory": "pinned memory is not asked for where there is no CUDA",
 }
 
@@ -17,6 +18,7 @@ REPAIRS = {
 def repair() -> None:
     """Apply every repair; vLLM may call it more than once in one process."""
     repair_expand_kernel()
+    repair_empty_top_k()
     repair_pin_memory()
 
 
@@ -44,6 +46,15 @@ def repair_expand_kernel() -> None:
         cpu_triton_utils._expand_kernel_impl = expand
         if name in dispatcher._registry:
             dispatcher.register_kernels({name: expand})
+
+
+def repair_empty_top_k() -> None:
+    """Leave an empty matrix as it is; the stock function takes the maximum of nothing."""
+    from vllm.v1.sample.ops import topk_topp_sampler as sampler
+
+    stock = sampler.apply_top_k_only
+    if stock.__name__ == "apply_top_k_only":
+        sampler.apply_top_k_only = lambda logits, k: stock(logits, k) if len(logits) else logits
 
 
 def repair_pin_memory() -> None:

@@ -1,0 +1,117 @@
+"""Temperature > 0: the same law as vLLM's, by chi-square; and stock vLLM is caught.
+
+Speculation in vLLM draws other numbers than plain decoding, so tokens cannot be compared.
+"""
+
+import functools
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from specjax import LLM, SamplingParams
+from specjax.engine import loop, rows
+from tests.oracle.statistics import ALPHA, p_value, sample_size
+
+K, NUM_TOKENS, CAPACITY = 2, 3, 64
+NUM_CELLS = 24  # about as many pairs of tokens are common enough to stand alone
+NUM_DRAWS = sample_size(NUM_CELLS, tv=0.05, power=0.9)
+BATCH = 512
+NGRAM = {
+    "method": "ngram",
+    "prompt_lookup_max": 3,
+    "prompt_lookup_min": 1,
+    "num_speculative_tokens": K,
+}
+DRAFT = {
+    "method": "draft_model",
+    "model": "bundled:draft",
+    "draft_sample_method": "probabilistic",
+    "num_speculative_tokens": K,
+}
+CASES = {
+    "ngram": (NGRAM, {"temperature": 0.6}),
+    "draft_model": (DRAFT, {"temperature": 0.6}),
+    "draft_model, top_k": (DRAFT, {"temperature": 0.8, "top_k": 3}),
+}
+# Whatever comes first has been seen before, so that n-grams match.
+PROMPT = "if a == 1:\n    b = 2\nif b == 2:\n    a = 3\nif b == 3:\n    a = 1\nif a == "
+
+
+def joint(texts) -> Counter:
+    """Count the first two tokens of each text."""
+    return Counter((text[0], text[1]) for text in texts)
+
+
+@functools.cache
+def ours(case: str) -> tuple[list[int], Counter, float]:
+    """Draw with specjax: the prompt, the joint counts, and how often a second token was drafted.
+
+    The rows of a batch are read together, which ``LLM`` does not do: it would read the same
+    prompt thousands of times.
+    """
+    config, wanted = CASES[case]
+    llm = LLM("bundled", speculative_config=config, max_model_len=128)
+    prompt, params = llm.get_tokenizer().encode(PROMPT), SamplingParams(**wanted)
+    limit = len(prompt) + NUM_TOKENS
+    request = rows.Request(tuple(prompt), params, 0, limit, ())
+    shape = rows.layout([request], llm.engine.target.vocab_size, K)
+    one = rows.row(request, shape, CAPACITY)
+    text, sampling, _ = jax.tree.map(lambda leaf: jnp.repeat(leaf, BATCH, axis=0), one)
+    engine, texts, drafted = llm.engine._replace(window=CAPACITY), [], 0
+    for batch in range(-(-NUM_DRAWS // BATCH)):
+        keys = jax.random.split(jax.random.key(batch), BATCH)
+        state = loop.init_state(engine, llm.params, jax.tree.map(jnp.copy, text), sampling, keys)
+        state, _, _ = loop.prefill(engine, llm.params, state, 0, CAPACITY)
+        state, infos, _ = loop.generate(engine, llm.params, state, 8, 1, 8)
+        texts += state.text.tokens[:, len(prompt) : limit].tolist()
+        drafted += int((infos.num_drafted[0] > 0).sum())
+    return prompt, joint(texts[:NUM_DRAWS]), drafted / len(texts)
+
+
+def theirs(vllm, case: str, repairs: bool) -> Counter:
+    """Draw with vLLM, repaired or stock."""
+    config, wanted = CASES[case]
+    job = {
+        "kind": "offline",
+        "model": "bundled",
+        "prompts": [ours(case)[0]] * NUM_DRAWS,
+        "sampling_params": {**wanted, "max_tokens": NUM_TOKENS, "ignore_eos": True},
+        "speculative_config": config,
+        "engine": {"max_model_len": 128, "max_num_seqs": 256, "seed": 1},
+        "repairs": repairs,
+    }
+
+    def keep(answer: dict) -> dict:
+        counts = joint(output["token_ids"] for output in answer["outputs"])
+        return {"joint": [[*cell, number] for cell, number in sorted(counts.items())]}
+
+    name = "_".join(["law", *case.split(", "), *([] if repairs else ["stock"])])
+    return Counter({(a, b): number for a, b, number in vllm(name, job, keep)["joint"]})
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_law_is_that_of_repaired_vllm(case, vllm, compared):
+    _, mine, drafted = ours(case)
+    assert drafted > 0.7
+    found = p_value(mine, theirs(vllm, case, repairs=True))
+    assert found > ALPHA, f"p = {found}"
+    compared(
+        f"law of the first two tokens, T > 0, {case}",
+        "repaired vLLM, chi-square",
+        f"2 x {NUM_DRAWS} draws (90% power at TV 0.05)",
+        f"same law, p = {found:.2f}",
+    )
+
+
+@pytest.mark.parametrize("case", ["ngram", "draft_model"])
+def test_the_same_test_rejects_stock_vllm(case, vllm, compared):
+    found = p_value(ours(case)[1], theirs(vllm, case, repairs=False))
+    assert found < 1e-6, f"p = {found}"
+    compared(
+        f"the same test, {case}",
+        "stock vLLM (without expand_kernel)",
+        f"2 x {NUM_DRAWS} draws",
+        f"rejected, p = {found:.0e}",
+    )
