@@ -1,8 +1,10 @@
 # Each target creates .venv and installs what it needs by itself.
 #   make demo    complete Python code with the bundled model, plainly and with drafters
 #   make test    the test suite           make lint    ruff and pyright
+#   make oracle  compare with a real vLLM, in its own environment (3.5 GB, made once)
 #   make bench   T(n)/T(1), and against transformers; writes out/bench_step.json
 
+SHELL := bash
 VENV := .venv
 BIN := $(VENV)/bin
 PYTHONS := python3 python3.13 python3.12 python3.11
@@ -11,7 +13,7 @@ PYTHON ?= $(shell for p in $(PYTHONS); do \
   done)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint bench
+.PHONY: demo test lint bench oracle oracle-record
 
 demo: $(VENV)/.base
 	$(BIN)/specjax demo
@@ -23,6 +25,13 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+
+# oracle-record keeps vLLM's answers, which `make test` replays; both rewrite README's table.
+oracle oracle-record: $(VENV)/.dev
+	$(BIN)/specjax oracle install
+	set -o pipefail; $(BIN)/python -m pytest -m oracle --numprocesses auto --dist loadfile \
+	  --durations 5 --table README.md $(RECORD) tests/oracle 2>&1 | tee tests/oracle/last.log
+oracle-record: RECORD := --record
 
 bench: $(VENV)/.dev
 	$(BIN)/specjax bench step --json out/bench_step.json

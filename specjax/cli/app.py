@@ -4,6 +4,7 @@ Everything heavy is imported inside the commands, so that ``--help`` is immediat
 """
 
 import functools
+import json
 import os
 import sys
 import warnings
@@ -17,6 +18,7 @@ from typer.core import TyperCommand
 from specjax import __version__
 from specjax.cli import INTERRUPTED, leave
 from specjax.engine.legacy import ENGINE_ONLY
+from specjax.oracle.environment import OracleFailure
 
 DEBUG = "SPECJAX_DEBUG"  # the environment variable behind --debug
 USER_ERRORS = (ValueError, OSError, ImportError)
@@ -32,6 +34,8 @@ app = typer.Typer(
 )
 bench = typer.Typer(help="Measure this machine.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
+oracle = typer.Typer(help="Ask a real vLLM, in its own environment.", no_args_is_help=True)
+app.add_typer(oracle, name="oracle")
 
 
 def main() -> None:
@@ -67,6 +71,9 @@ def plainly(command: Callable) -> Callable:
                 if os.environ.get(DEBUG):
                     raise
                 typer.echo(f"error: {one_line(error)}", err=True)
+                raise typer.Exit(2) from None
+            except OracleFailure as error:
+                typer.echo(f"error: {error}", err=True)  # vLLM's last words keep their lines
                 raise typer.Exit(2) from None
             except (RuntimeError, MemoryError) as error:
                 if os.environ.get(DEBUG) or not ran_out_of_memory(error):
@@ -357,6 +364,33 @@ def step(
 
     enable_compile_cache()
     bench_step(json_file, reps=reps)
+
+
+@oracle.command()
+@plainly
+def install() -> None:
+    """Make the oracle's environment in the user's cache, unless it is there."""
+    from specjax.oracle.environment import install
+
+    install(typer.echo)
+
+
+@oracle.command()
+@plainly
+def run(
+    job: Annotated[Path, typer.Argument(help="A JSON file (driver.py says what it holds), or -.")],
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait.")] = 300.0,
+    threads: Annotated[int, typer.Option(min=1, help="OpenMP threads of vLLM.")] = 1,
+) -> None:
+    """Run one job and print vLLM's answer as JSON."""
+    from specjax.oracle.ask import ask
+
+    text = sys.stdin.read() if str(job) == "-" else job.read_text(encoding="utf-8")
+    try:
+        asked = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{job} is not valid JSON: {error}") from None
+    typer.echo(json.dumps(ask(asked, timeout=timeout, threads=threads)))
 
 
 if __name__ == "__main__":

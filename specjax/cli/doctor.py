@@ -10,9 +10,10 @@ from pathlib import Path
 from specjax import __version__
 from specjax.bundled import BUNDLED
 from specjax.compile_cache import cache_folder, probe
+from specjax.oracle import environment
 
 REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(.*extra == ['\"](?P<extra>\w+)['\"])?")
-VARIABLES = ("JAX_PLATFORMS", "XLA_FLAGS", "OMP_NUM_THREADS", "SPECJAX_COMPILE_CACHE")
+VARIABLES = ("JAX_PLATFORMS", "XLA_FLAGS", "OMP_NUM_THREADS", "SPECJAX_COMPILE_CACHE", environment.VARIABLE)
 GIB = 2**30
 
 
@@ -37,10 +38,19 @@ def examine(say: Callable[[str], None]) -> bool:
         missing = [name for name in names if version(name) is None]
         remedy = f"missing {', '.join(missing)}: pip install 'specjax[{extra}]'"
         say(f"extra {extra:<8} {remedy if missing else 'installed'}")
+    say(f"oracle     {oracle()}")
     for name in VARIABLES:
         if name in os.environ:
             say(f"{name}={os.environ[name]}")
     return working
+
+
+def oracle() -> str:
+    """Say where the vLLM oracle is, or how to get it."""
+    try:
+        return f"vLLM in {environment.interpreter()}"
+    except environment.OracleMissing as missing:
+        return str(missing)
 
 
 def requirements() -> dict[str, list[str]]:

@@ -1,5 +1,6 @@
 """Ask the oracle: a job goes in, vLLM's answer comes out, or one clear error."""
 
+import contextlib
 import json
 import os
 import signal
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from specjax.engine.outputs import RequestOutput
-from specjax.oracle.environment import interpreter
+from specjax.oracle.environment import OracleFailure, interpreter
 
 HERE = Path(__file__).parent
 DRIVER, PLUGIN = HERE / "driver.py", HERE / "plugin"
@@ -29,7 +30,7 @@ TIMEOUT = 300.0  # seconds
 TAIL, WIDTH = 12, 300  # lines of vLLM's log in an error, and their characters
 
 
-class OracleError(RuntimeError):
+class OracleError(OracleFailure):
     """vLLM refused the job, crashed or hung; the message holds the end of its log."""
 
 
@@ -64,12 +65,13 @@ def ask(job: Mapping[str, Any], *, timeout: float = TIMEOUT, threads: int = 1) -
             cwd=tempfile.gettempdir(),
             start_new_session=True,  # so that its workers end with it
         )
-        try:
-            said, _ = process.communicate(json.dumps(job), timeout=timeout)
-        except subprocess.TimeoutExpired:
-            raise OracleError(f"vLLM gave no answer in {timeout:g} s{tail(log)}") from None
-        finally:
-            stop(process)
+        with process:
+            try:
+                said, _ = process.communicate(json.dumps(job), timeout=timeout)
+            except subprocess.TimeoutExpired:
+                raise OracleError(f"vLLM gave no answer in {timeout:g} s{tail(log)}") from None
+            finally:
+                stop(process)
         try:
             answer = json.loads(said)
         except ValueError:
@@ -100,11 +102,8 @@ def check(job: Mapping[str, Any]) -> None:
 
 def stop(process: subprocess.Popen) -> None:
     """End the driver and everything it started."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    process.wait()
 
 
 def tail(log) -> str:

@@ -18,7 +18,11 @@ NEEDED_BYTES = 6 * GIB  # 3.4 at the end, and pip's downloads on the way
 HOW = "run `make oracle` or `specjax oracle install` (3.5 GB, about 4 minutes)"
 
 
-class OracleMissing(RuntimeError):
+class OracleFailure(RuntimeError):
+    """vLLM cannot be asked, or did not answer."""
+
+
+class OracleMissing(OracleFailure):
     """There is no environment to ask; the message says how to get one."""
 
 
