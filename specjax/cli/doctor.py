@@ -13,7 +13,13 @@ from specjax.compile_cache import cache_folder, probe
 from specjax.oracle import environment
 
 REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(.*extra == ['\"](?P<extra>\w+)['\"])?")
-VARIABLES = ("JAX_PLATFORMS", "XLA_FLAGS", "OMP_NUM_THREADS", "SPECJAX_COMPILE_CACHE", environment.VARIABLE)
+VARIABLES = (
+    "JAX_PLATFORMS",
+    "XLA_FLAGS",
+    "OMP_NUM_THREADS",
+    "SPECJAX_COMPILE_CACHE",
+    environment.VARIABLE,
+)
 GIB = 2**30
 
 

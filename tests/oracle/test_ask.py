@@ -55,9 +55,8 @@ def stamped(place: Path, body: str) -> None:
     ],
 )
 def test_a_bad_job_is_refused_before_vllm_starts(change, words, place):
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ValueError, match=".*".join(words)):
         ask({**JOB, **change})
-    assert all(word in str(error.value) for word in words)
 
 
 def test_a_job_that_lacks_something_says_what(place):
@@ -66,10 +65,10 @@ def test_a_job_that_lacks_something_says_what(place):
 
 
 def test_no_environment_says_how_to_get_one(place):
-    with pytest.raises(OracleMissing, match="not installed.*make oracle"):
+    with pytest.raises(OracleMissing, match=r"not installed.*make oracle"):
         ask(JOB)
     place.mkdir()
-    with pytest.raises(OracleMissing, match="half built.*make oracle"):
+    with pytest.raises(OracleMissing, match=r"half built.*make oracle"):
         ask(JOB)
     said = CliRunner().invoke(app, ["oracle", "run", "-"], input=json.dumps(JOB))
     assert said.exit_code == 2
@@ -100,14 +99,14 @@ def test_an_interpreter_without_vllm_says_what_is_missing(place):
 def test_no_space_is_said_before_anything_is_made(place, monkeypatch):
     full = shutil._ntuple_diskusage(100, 99, 1)
     monkeypatch.setattr(environment.shutil, "disk_usage", lambda path: full)
-    with pytest.raises(OracleMissing, match="0.0 GiB free.*needs 6"):
+    with pytest.raises(OracleMissing, match=r"0.0 GiB free.*needs 6"):
         environment.install(print)
     assert not place.exists()
 
 
 def test_no_python_says_which(place, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(OracleMissing, match="needs python3.11"):
+    with pytest.raises(OracleMissing, match=r"needs python3\.11"):
         environment.install(print)
 
 

@@ -12,7 +12,7 @@ import pytest
 from specjax.cache import advance
 from specjax.models.build import build_target, init_params
 from specjax.topology import causal
-from specjax.train.loop import causal_logits, matrices, learning_rates, make_step
+from specjax.train.loop import causal_logits, learning_rates, make_step, matrices
 from specjax.train.losses import cross_entropy, distillation, divergence
 from specjax.train.options import TrainConfig, differences, model_config
 
