@@ -50,7 +50,7 @@ def stamped(place: Path, body: str) -> None:
     [
         ({"kind": "onlin"}, ["'onlin'", "offline, serve"]),
         ({"speculative_config": {"method": "lookahead"}}, ["'lookahead'", "ngram, draft_model"]),
-        ({"speculative_config": {"method": "mlp_speculator"}}, ["'mlp_speculator'", "on CPU"]),
+        ({"speculative_config": {"method": "mlp_speculator"}}, ["on CPU", "'mlp_speculator'"]),
         ({"model": "/nowhere"}, ["/nowhere", "config.json"]),
     ],
 )

@@ -1,0 +1,1 @@
+"""Small checkpoints of every kind, drawn from a seed, with real acceptance and no training."""

@@ -1,0 +1,121 @@
+"""Heads on a target's hidden states: EAGLE, EAGLE-3 and Medusa."""
+
+from typing import Any
+
+import numpy as np
+
+from tests.checkpoints.language import (
+    ANCHOR,
+    EMBED_SCALE,
+    HEAD_DIM,
+    HIDDEN,
+    SHARPNESS,
+    STREAM_SCALE,
+    VOCAB,
+    Language,
+    Weights,
+    look_back,
+    mlp,
+    noise,
+    norm,
+    prefixed,
+)
+from tests.checkpoints.targets import LLAMA, QWEN3, attention
+
+MEDUSA_HEADS = 3
+TAPS = 3  # EAGLE-3's tapped layers
+DRAFT_VOCAB = 224
+
+EAGLE = LLAMA | {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 1}
+EAGLE3 = {
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2 * HIDDEN // HEAD_DIM,
+    "num_key_value_heads": 2 * HIDDEN // HEAD_DIM,
+    "draft_vocab_size": VOCAB,
+}
+EAGLE3_LLAMA = LLAMA | EAGLE3 | {"architectures": ["LlamaForCausalLMEagle3"]}
+EAGLE3_QWEN3 = (
+    QWEN3
+    | EAGLE3
+    | {
+        "architectures": ["Eagle3Qwen3ForCausalLM"],
+        "draft_vocab_size": DRAFT_VOCAB,
+        "eagle_aux_hidden_state_layer_ids": [1, 3, 6],
+        "norm_before_residual": True,
+    }
+)
+MEDUSA: dict[str, Any] = {
+    "architectures": ["MedusaModel"],
+    "model_type": "medusa",
+    "hidden_size": HIDDEN,
+    "vocab_size": VOCAB,
+    "num_heads": MEDUSA_HEADS,
+    "num_hidden_layers": 1,
+    "dtype": "float32",
+}
+
+
+def eagle(rng: np.random.Generator, language: Language, gain: float) -> Weights:
+    """Draw an EAGLE head, which reads [embedding ; hidden] (Li et al., arXiv:2401.15077)."""
+    block = attention(rng, gain, EAGLE) | mlp(rng, gain)
+    return {
+        "fc.weight": np.hstack([np.eye(HIDDEN), language.recall]),
+        "layers.0.post_attention_layernorm.weight": norm(rng, HIDDEN),
+        **prefixed("layers.0.", block),
+    }
+
+
+def eagle3(
+    rng: np.random.Generator, language: Language, gain: float, config: dict[str, Any]
+) -> Weights:
+    """Draw an EAGLE-3 head (Li et al., arXiv:2503.01840).
+
+    ``fc`` averages the tapped streams; the residual starts from that, so it is the attention,
+    looking at its own position, that adds the embedding and turns h into recall h.
+    """
+    size = 2 * HIDDEN
+    turn = np.hstack([np.eye(HIDDEN), language.recall - np.eye(HIDDEN)])
+    query, key = np.zeros((size, size)), np.zeros((size, size))
+    heads = config["num_attention_heads"]
+    query[:, 0], key[:, 0] = (np.tile(v, heads) / ANCHOR / EMBED_SCALE for v in look_back(0))
+    block = {
+        "input_layernorm.weight": norm(rng, HIDDEN, EMBED_SCALE),
+        "hidden_norm.weight": norm(rng, HIDDEN, STREAM_SCALE),
+        "post_attention_layernorm.weight": norm(rng, HIDDEN),
+        "self_attn.q_proj.weight": query,
+        "self_attn.k_proj.weight": key,
+        "self_attn.v_proj.weight": np.eye(size),
+        "self_attn.o_proj.weight": turn + noise(rng, HIDDEN, size, gain),
+        **mlp(rng, gain),
+    }
+    if config["model_type"] == "qwen3":
+        block["self_attn.q_norm.weight"] = norm(rng, HEAD_DIM, SHARPNESS)
+        block["self_attn.k_norm.weight"] = norm(rng, HEAD_DIM, SHARPNESS)
+    kept = np.sort(rng.permutation(VOCAB)[: config["draft_vocab_size"]])
+    maps = {"d2t": kept - np.arange(len(kept)), "t2d": np.isin(np.arange(VOCAB), kept)}
+    return {
+        "fc.weight": np.tile(np.eye(HIDDEN), TAPS) / TAPS,
+        **prefixed("midlayer.", block),
+        "norm.weight": norm(rng, HIDDEN, STREAM_SCALE),
+        "lm_head.weight": language.head()[kept],
+        **(maps if len(kept) < VOCAB else {}),  # vLLM refuses a d2t that maps nothing
+    }
+
+
+def medusa(rng: np.random.Generator, language: Language, gain: float) -> Weights:
+    """Draw Medusa heads; head i names the token i + 2 on (Cai et al., arXiv:2401.10774)."""
+    weights = {}
+    for i in range(MEDUSA_HEADS):
+        weights[f"blocks.{i}.layers.0.weight"] = noise(rng, HIDDEN, HIDDEN, gain)
+        weights[f"lm_heads.{i}.weight"] = language.head(i + 2)
+    return weights
+
+
+def medusa_original(rng: np.random.Generator, language: Language, gain: float) -> Weights:
+    """Draw Medusa heads with biases, under the names of the authors' own checkpoints."""
+    weights = {}
+    for i in range(MEDUSA_HEADS):
+        weights[f"{i}.0.linear.weight"] = noise(rng, HIDDEN, HIDDEN, gain)
+        weights[f"{i}.0.linear.bias"] = gain * rng.standard_normal(HIDDEN)
+        weights[f"{i}.1.weight"] = language.head(i + 2)
+    return weights

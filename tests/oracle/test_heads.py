@@ -1,0 +1,92 @@
+"""The cycle-language checkpoints in vLLM: every format loads, and is accepted in part.
+
+Their drafts are recorded, ready for specjax's own heads to be compared with.
+"""
+
+import pytest
+
+from specjax import LLM, SamplingParams
+from specjax.metrics import SpecDecodeCounters
+from tests.checkpoints.language import VOCAB
+from tests.oracle.noise import Noise
+
+K, NUM_PROMPTS, PROMPT_LENGTH, NUM_TOKENS = 3, 8, 12, 48
+METHODS = {  # name: (target, method, head's checkpoint, K)
+    "draft_model": ("target", "draft_model", "draft", K),
+    "eagle": ("target", "eagle", "eagle", K),
+    "eagle3": ("target", "eagle3", "eagle3", K),
+    "eagle3_reduced": ("target", "eagle3", "eagle3_reduced", K),
+    "medusa": ("target", "medusa", "medusa", K),
+    "medusa_original": ("target", "medusa", "medusa_original", K),
+    "mimo": ("mimo", "mtp", None, 1),
+    "deepseek": ("deepseek", "mtp", None, K),
+}
+OURS = ("draft_model",)  # what specjax drafts with too
+
+
+def job(target: str, config: dict | None) -> dict:
+    """Ask for greedy completions of random prompts."""
+    noise = Noise(7)
+    return {
+        "kind": "offline",
+        "model": f"cycle/{target}",
+        "prompts": noise.integers(0, VOCAB, NUM_PROMPTS, PROMPT_LENGTH).tolist(),
+        "sampling_params": {"temperature": 0.0, "max_tokens": NUM_TOKENS, "ignore_eos": True},
+        "speculative_config": config,
+        "engine": {"max_model_len": 128, "max_num_seqs": 8},
+    }
+
+
+def speculative_config(name: str) -> dict:
+    """Return vLLM's options for a method."""
+    _, method, head, depth = METHODS[name]
+    config = {"method": method, "num_speculative_tokens": depth}
+    return config if head is None else {**config, "model": f"cycle/{head}"}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_vllm_loads_the_head_and_accepts_some_of_its_drafts(name, vllm, compared):
+    target, *_, depth = METHODS[name]
+    plain = vllm(f"cycle_{target}_plain", job(target, None))
+    spoken = vllm(f"cycle_{name}", job(target, speculative_config(name)))
+    for one, other in zip(plain["outputs"], spoken["outputs"], strict=True):
+        assert one["token_ids"] == other["token_ids"]
+    counters = SpecDecodeCounters.zeros(depth)
+    for output in spoken["outputs"]:
+        metrics = output["metrics"]
+        counters = counters.add(metrics["per_step_drafted"], metrics["per_step_accepted"])
+    assert counters.acceptance_rate is not None
+    assert 0.25 < counters.acceptance_rate < 0.95
+    compared(
+        f"cycle checkpoint, {name}",
+        "vLLM without speculation",
+        f"{NUM_PROMPTS} prompts x {NUM_TOKENS} tokens",
+        f"loads; equal text; {counters.acceptance_rate:.0%} accepted",
+    )
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_specjax_says_and_drafts_the_same(name, vllm, checkpoints, compared):
+    target, config = METHODS[name][0], speculative_config(name)
+    theirs = vllm(f"cycle_{name}", job(target, config))
+    llm = LLM(
+        checkpoints[f"cycle/{target}"],
+        speculative_config={**config, "model": str(checkpoints[config["model"]])},
+        max_model_len=128,
+    )
+    params = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
+    prompts = [{"prompt_token_ids": prompt} for prompt in job(target, config)["prompts"]]
+    number = 0
+    for one, other, rounds in zip(
+        llm.generate(prompts, params, use_tqdm=False),
+        theirs["outputs"],
+        theirs["rounds"],
+        strict=True,
+    ):
+        output = one.outputs[0]
+        assert list(output.token_ids) == other["token_ids"]
+        assert [[at, list(draft)] for at, draft in output.drafts] == rounds
+        number += len(rounds)
+    compared(
+        f"text and drafts on the cycle checkpoint, {name}", "vLLM's", f"{number} drafts", "equal"
+    )
