@@ -6,6 +6,7 @@ its job holds. A failure is ``{"error": ...}`` and exit code 1. Everything vLLM 
 stderr.
 """
 
+import fcntl
 import importlib.metadata
 import json
 import os
@@ -100,12 +101,30 @@ def offline(job: dict) -> dict:
         [SamplingParams(**{"detokenize": False, **one}) for one in params],
         use_tqdm=False,
     )
+    generated = time.monotonic()
+    counted = counters(llm.get_metrics())
+    finish_saving(llm, outputs)
     return {
-        "outputs": [describe(output.outputs[0]) for output in outputs],
+        "outputs": [describe(output) for output in outputs],
         "rounds": [rounds.get(output.request_id, []) for output in outputs],
-        "counters": counters(llm.get_metrics()),
-        "seconds": {"load": loaded - start, "generate": time.monotonic() - loaded},
+        "counters": counted,
+        "seconds": {"load": loaded - start, "generate": generated - loaded},
     }
+
+
+def finish_saving(llm, outputs) -> None:
+    """Step on until every hidden state is on disk: the last request's is saved a step later.
+
+    Its writer holds a lock on the file beside it while it writes.
+    """
+    saved = [one.kv_transfer_params for one in outputs if one.kv_transfer_params]
+    paths, patience = [Path(one["hidden_states_path"]) for one in saved], time.monotonic() + 10
+    while not all(path.exists() for path in paths) and time.monotonic() < patience:
+        llm.llm_engine.step()
+        time.sleep(0.01)
+    for path in paths:
+        with open(f"{path}.lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH)
 
 
 def record_drafts(scheduler) -> dict[str, list]:
@@ -123,8 +142,9 @@ def record_drafts(scheduler) -> dict[str, list]:
     return rounds
 
 
-def describe(output) -> dict:
+def describe(request) -> dict:
     """Turn one completion into plain values; logprobs as one {token id: logprob} per token."""
+    output = request.outputs[0]
     metrics = output.spec_decode_metrics
     logprobs = output.logprobs and [
         {token: entry.logprob for token, entry in one.items()} for one in output.logprobs
@@ -134,6 +154,7 @@ def describe(output) -> dict:
         "finish_reason": output.finish_reason,
         "logprobs": logprobs,
         "metrics": metrics and metrics.to_dict(),
+        "kv_transfer_params": request.kv_transfer_params,  # where hidden states were saved
     }
 
 

@@ -1,5 +1,6 @@
 """``vllm(name, job)``: the answer of a live vLLM (marked ``oracle``), or the recorded one."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,8 +61,7 @@ def place(job: dict, checkpoints: dict[str, Path]) -> dict:
     def folder(value):
         return str(checkpoints[value]) if value in checkpoints else value
 
-    placed = {key: str(value) if isinstance(value, Path) else value for key, value in job.items()}
-    config = job.get("speculative_config")
+    placed, config = json.loads(json.dumps(job, default=str)), job.get("speculative_config")
     if "model" in job:
         placed["model"] = folder(job["model"])
     if config and "model" in config:

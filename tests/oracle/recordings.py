@@ -23,14 +23,13 @@ def digest(value: Any) -> str:
 def summary(job: dict[str, Any]) -> dict[str, Any]:
     """Shorten a job to what a person can read; equal summaries mean equal jobs.
 
-    Long values are named by their hash, files by their names: arrays of floats are not the
-    same bytes on every processor.
+    Long values are named by their hash. Paths of the run are left out, and so are the arrays
+    behind them, whose bytes are not the same on every processor.
     """
 
     def shorten(value):
-        if isinstance(value, Path):
-            return value.name
-        text = json.dumps(value)
+        text = json.dumps(value, default=lambda path: "(path)")
+        value = json.loads(text)
         return value if len(text) <= LONG else {"sha256": digest(value)}
 
     return {key: shorten(value) for key, value in job.items()}

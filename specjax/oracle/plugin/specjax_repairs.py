@@ -12,6 +12,7 @@ REPAIRS = {
     "expand_kernel": "temperature, top_k and top_p reach every draft position",
     "empty_top_k": "top_k survives a step in which nobody drafts",
     "pin_memory": "pinned memory is not asked for where there is no CUDA",
+    "event_query": "a copy on the CPU counts as finished",
 }
 
 
@@ -20,6 +21,7 @@ def repair() -> None:
     repair_expand_kernel()
     repair_empty_top_k()
     repair_pin_memory()
+    repair_event_query()
 
 
 def expand(output, input_val, cu_num_tokens, replace_from, replace_to, MAX_NUM_TOKENS=None):
@@ -58,24 +60,28 @@ def repair_empty_top_k() -> None:
 
 
 def repair_pin_memory() -> None:
-    """Ignore requests for pinned memory (extract_hidden_states, ngram_gpu)."""
-    if torch.cuda.is_available() or torch.Tensor.pin_memory is unpinned:
-        return
-    torch.Tensor.pin_memory = unpinned
+    """Drop ``pin_memory`` from tensor constructors (extract_hidden_states, ngram_gpu).
+
+    vLLM's own CPU module already makes ``Tensor.pin_memory`` do nothing.
+    """
     for name in ("empty", "zeros", "ones", "full", "tensor", "empty_like", "zeros_like"):
-        setattr(torch, name, without_pinning(getattr(torch, name)))
-
-
-def unpinned(self, *args, **kwargs):
-    """Stand in for ``Tensor.pin_memory``."""
-    return self
+        make = getattr(torch, name)
+        if not torch.cuda.is_available() and make.__name__ != "unpinned":
+            setattr(torch, name, without_pinning(make))
 
 
 def without_pinning(make):
-    """Wrap a tensor constructor so that it drops ``pin_memory``."""
+    """Wrap a tensor constructor so that it ignores ``pin_memory``."""
 
-    def made(*args, **kwargs):
+    def unpinned(*args, **kwargs):
         kwargs.pop("pin_memory", None)
         return make(*args, **kwargs)
 
-    return made
+    return unpinned
+
+
+def repair_event_query() -> None:
+    """Let the stand-in for CUDA events say that it is done (extract_hidden_states)."""
+    from vllm.v1.worker.cpu import shm
+
+    shm._EventPlaceholder.query = lambda self: True
