@@ -63,7 +63,7 @@ def judge(engine, params, draft: Draft, text: Text, cache, sampling: Sampling, n
         num_drafted=jnp.where(running, drafted, 0),
         num_accepted=jnp.where(running, verdict.num_accepted, 0),
         num_emitted=num_emitted,
-        drafted=jnp.where(draft.valid, draft.tokens, -1)[:, 1:],
+        drafted=jnp.where(draft.valid & running[:, None], draft.tokens, -1)[:, 1:],
         logprobs=report(logits, verdict, engine.num_logprobs),
     )
     return committed, cache, seen, info

@@ -21,13 +21,13 @@ def pytest_addoption(parser):
     group.addoption("--table", type=Path, help="Write the table of comparisons into this file.")
 
 
-def pytest_terminal_summary(terminalreporter, config):
-    """Show what was compared with a live vLLM, and write it where asked."""
+def pytest_terminal_summary(terminalreporter, exitstatus, config):
+    """Show what was compared with a live vLLM, and write it where asked if all of it passed."""
     reports = sorted(terminalreporter.getreports("passed"), key=lambda report: report.nodeid)
     said = [value for report in reports for value in report.user_properties]
     rows = [tuple(value) for name, value in said if name == "compared"]
     if rows and config.option.markexpr == "oracle":
         table.show(rows)
-        if config.option.table:
-            repairs = [value for name, value in said if name == "repairs"]
-            table.write(rows, repairs[0], config.option.table)
+        if config.option.table and exitstatus == 0 and not terminalreporter.getreports("skipped"):
+            repairs = {k: v for name, value in said if name == "repairs" for k, v in value.items()}
+            table.write(rows, repairs, config.option.table)

@@ -10,18 +10,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from specjax.bundled import resolve
 from specjax.engine.outputs import RequestOutput
 from specjax.oracle.environment import OracleFailure, interpreter
 
 HERE = Path(__file__).parent
 DRIVER, PLUGIN = HERE / "driver.py", HERE / "plugin"
-KINDS = {  # what each kind of job must hold
-    "offline": ("model", "prompts", "sampling_params"),
-    "serve": ("model", "requests"),
-    "rejection": ("arrays", "num_batches"),
-    "ngram": ("cases",),
+KINDS = {  # what each kind of job must hold, and what it may hold
+    "offline": (
+        ("model", "prompts", "sampling_params"),
+        ("speculative_config", "engine", "drafts", "repairs"),
+    ),
+    "serve": (("model", "requests"), ("arguments", "start_timeout", "repairs")),
+    "rejection": (("arrays", "num_batches"), ("repairs",)),
+    "ngram": (("cases",), ()),
 }
-METHODS = (  # that vLLM 0.32.0 runs on a CPU
+METHODS = (
     *("ngram", "draft_model", "suffix", "eagle", "eagle3", "medusa", "mtp"),
     *("custom_class", "extract_hidden_states"),
 )
@@ -31,7 +35,7 @@ TAIL, WIDTH = 12, 300  # lines of vLLM's log in an error, and their characters
 
 
 class OracleError(OracleFailure):
-    """vLLM refused the job, crashed or hung; the message holds the end of its log."""
+    """vLLM refused the job, crashed or hung; then the message holds the end of its log."""
 
 
 def ask(job: Mapping[str, Any], *, timeout: float = TIMEOUT, threads: int = 1) -> dict[str, Any]:
@@ -41,12 +45,11 @@ def ask(job: Mapping[str, Any], *, timeout: float = TIMEOUT, threads: int = 1) -
     stock wheel. ``threads`` is OpenMP's: one is fastest for tiny models on a busy machine.
 
     Raises:
-        ValueError: the job has an unknown kind or method, or lacks a field.
+        ValueError: the job has an unknown kind, field or method, or lacks a field.
         OracleMissing: there is no environment.
         OracleError: vLLM refused, crashed, or took longer than ``timeout`` seconds.
     """
-    check(job)
-    python = interpreter()
+    job, python = check(job), interpreter()
     environment = {
         **os.environ,
         "PYTHONPATH": str(PLUGIN),
@@ -77,27 +80,63 @@ def ask(job: Mapping[str, Any], *, timeout: float = TIMEOUT, threads: int = 1) -
         except ValueError:
             raise OracleError(f"vLLM died (exit code {process.returncode}){tail(log)}") from None
         if "error" in answer:
-            raise OracleError(f"vLLM refused the job: {answer['error']}{tail(log)}")
+            words = tail(log) if job["kind"] == "serve" else ""
+            raise OracleError(f"vLLM failed: {answer['error']}{words}")
     return answer
 
 
-def check(job: Mapping[str, Any]) -> None:
-    """Refuse what could only fail after vLLM's long start. Raises ValueError."""
-    kind = job.get("kind")
-    if kind not in KINDS:
-        raise ValueError(f"unknown kind of job {kind!r}; known: {', '.join(KINDS)}")
-    missing = [name for name in KINDS[kind] if name not in job]
+def check(job: Any) -> dict[str, Any]:
+    """Refuse what could only fail, or mislead, after vLLM's long start.
+
+    Returns the job with every path made absolute and the shipped checkpoints' names resolved.
+    Raises ValueError.
+    """
+    if not isinstance(job, Mapping):
+        raise ValueError(f"a job is a JSON object, got {job!r:.80}")
+    if job.get("kind") not in tuple(KINDS):
+        raise ValueError(f"unknown kind of job {job.get('kind')!r}; known: {', '.join(KINDS)}")
+    needed, optional = KINDS[job["kind"]]
+    known = ("kind", *needed, *optional)
+    for name in job:
+        if name not in known:
+            raise ValueError(f"unknown field {name!r} of a job; known: {', '.join(known)}")
+    missing = [name for name in needed if name not in job]
     if missing:
-        raise ValueError(f"a job of kind {kind!r} needs {', '.join(missing)}")
-    config = job.get("speculative_config")
-    if config is not None and config.get("method") not in METHODS:
+        raise ValueError(f"a job of kind {job['kind']!r} needs {', '.join(missing)}")
+    checked = dict(job)
+    if "model" in job:
+        checked["model"] = checkpoint(job["model"])
+    if "arrays" in job:
+        checked["arrays"] = str(Path(job["arrays"]).resolve())
+    if job.get("speculative_config") is not None:
+        checked["speculative_config"] = check_config(job["speculative_config"], "drafts" in job)
+    return checked
+
+
+def check_config(config: Any, has_table: bool) -> dict[str, Any]:
+    """Check the part of ``speculative_config`` that vLLM would be slow to refuse."""
+    if not isinstance(config, Mapping):
+        raise ValueError(f"speculative_config is a JSON object, got {config!r:.80}")
+    config = dict(config)
+    method = config.get("method", "draft_model" if "model" in config else None)
+    if method not in METHODS:
         raise ValueError(
-            f"vLLM 0.32.0 on CPU has no method {config.get('method')!r}; "
-            f"known: {', '.join(METHODS)}"
+            f"vLLM 0.32.0 on CPU is not asked for method {method!r}, only for: {', '.join(METHODS)}"
         )
-    model = job.get("model")
-    if model is not None and not (Path(model) / "config.json").is_file():
-        raise ValueError(f"{model} is not a Hugging Face model folder: no config.json in it")
+    if method == "custom_class":
+        if config.get("model") == TABLE_DRAFTS["model"] and not has_table:
+            raise ValueError("TableDrafts needs the job's drafts: see specjax.oracle.ask.table")
+    elif "model" in config and method not in ("ngram", "suffix"):
+        config["model"] = checkpoint(config["model"])
+    return config
+
+
+def checkpoint(model: Any) -> str:
+    """Return the absolute folder of a checkpoint, or of a shipped one by name."""
+    folder = resolve(str(model)).resolve()
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"{folder} is not a Hugging Face model folder: no config.json in it")
+    return str(folder)
 
 
 def stop(process: subprocess.Popen) -> None:

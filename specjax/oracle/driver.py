@@ -42,23 +42,30 @@ def main() -> int:
     start = time.monotonic()
     try:
         answer = kinds[job["kind"]](job)
+        answer["repairs"] = repairs(job["kind"])
+        answer["versions"] = {name: importlib.metadata.version(name) for name in PACKAGES}
+        answer["seconds"] = {**answer.get("seconds", {}), "total": time.monotonic() - start}
     except Exception as error:
         traceback.print_exc()
         answer = {"error": f"{type(error).__name__}: {error}"}
-    else:
-        answer["repairs"] = repairs() if repaired else {}
-        answer["versions"] = {name: importlib.metadata.version(name) for name in PACKAGES}
-        answer["seconds"] = {**answer.get("seconds", {}), "total": time.monotonic() - start}
     json.dump(answer, answers)
     answers.flush()
     os._exit(int("error" in answer))  # vLLM's threads may not end by themselves
 
 
-def repairs() -> dict:
-    """Name the repairs that were applied, and what each is for."""
+def repairs(kind: str) -> dict:
+    """Name the repairs that were applied in this process, and what each is for.
+
+    A server is another process: there, that vLLM listed the plugin is all that is known.
+    """
     import specjax_repairs
 
-    return specjax_repairs.REPAIRS
+    wanted = os.environ["VLLM_PLUGINS"] == REPAIRS
+    if kind == "serve" and wanted:
+        return specjax_repairs.REPAIRS
+    if kind in ("offline", "rejection") and wanted and not specjax_repairs.APPLIED:
+        raise RuntimeError("vLLM did not load the plugin with the repairs")
+    return specjax_repairs.APPLIED
 
 
 def offline(job: dict) -> dict:
@@ -211,8 +218,9 @@ def exchange(url: str, request: dict) -> dict:
         data=None if body is None else json.dumps(body).encode(),
         headers={"Content-Type": "application/json"},
     )
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with urllib.request.urlopen(asked, timeout=120) as response:
+        with direct.open(asked, timeout=120) as response:
             return {"status": response.status, "text": response.read().decode()}
     except urllib.error.HTTPError as error:
         return {"status": error.code, "text": error.read().decode()}

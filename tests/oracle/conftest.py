@@ -23,20 +23,21 @@ def checkpoints(tmp_path_factory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="session")
-def answered() -> dict[str, dict]:
-    """Keep live answers, so that tests of one file share them."""
+def answered() -> dict[str, tuple[dict, dict]]:
+    """Keep live answers with their jobs, so that tests of one file share them."""
     return {}
 
 
 @pytest.fixture(params=["recorded", LIVE])
 def vllm(request, checkpoints, answered):
-    """Return a function from (name, job) to vLLM's answer.
+    """Return a function from (name, job) to vLLM's answer; its ``live`` says which.
 
     Jobs name checkpoints as ``checkpoints`` does. ``keep`` reduces an answer to what the test
     needs and a recording can hold. A live answer is recorded with --record.
     """
-    if request.param == "recorded":
-        return lambda name, job, keep=None: recordings.replay(name, job, weights(job, checkpoints))
+
+    def replay(name: str, job: dict, keep: Callable[[dict], dict] | None = None) -> dict:
+        return recordings.replay(name, job, weights(job, checkpoints))
 
     def live(name: str, job: dict, keep: Callable[[dict], dict] | None = None) -> dict:
         if name not in answered:
@@ -45,14 +46,16 @@ def vllm(request, checkpoints, answered):
             except OracleMissing as missing:
                 pytest.skip(str(missing))
             common = {key: answer[key] for key in ("versions", "repairs", "seconds")}
-            answered[name] = answer if keep is None else common | keep(answer)
+            answered[name] = job, answer if keep is None else common | keep(answer)
             if request.config.option.record:
-                recordings.record(name, job, weights(job, checkpoints), answered[name])
-        if answered[name]["repairs"]:
-            request.node.user_properties.append(("repairs", answered[name]["repairs"]))
-        return answered[name]
+                recordings.record(name, job, weights(job, checkpoints), answered[name][1])
+        asked, answer = answered[name]
+        assert recordings.summary(asked) == recordings.summary(job), f"{name} names two jobs"
+        request.node.user_properties.append(("repairs", answer["repairs"]))
+        return answer
 
-    return live
+    replay.live, live.live = False, True
+    return live if request.param == "live" else replay
 
 
 def place(job: dict, checkpoints: dict[str, Path]) -> dict:
@@ -70,11 +73,12 @@ def place(job: dict, checkpoints: dict[str, Path]) -> dict:
 
 
 def weights(job: dict, checkpoints: dict[str, Path]) -> dict[str, str]:
-    """Return the sha256 of the weights of every checkpoint a job names."""
+    """Return the sha256 of config and weights of every checkpoint a job names."""
     names = {job.get("model"), (job.get("speculative_config") or {}).get("model")}
     return {
-        name: recordings.digest(checkpoints[name] / "model.safetensors")
+        f"{name}/{file}": recordings.digest(checkpoints[name] / file)
         for name in sorted(names & checkpoints.keys())
+        for file in ("config.json", "model.safetensors")
     }
 
 

@@ -14,6 +14,7 @@ K, NUM_PROMPTS, PROMPT_LENGTH, NUM_TOKENS = 3, 8, 12, 48
 METHODS = {  # name: (target, method, head's checkpoint, K)
     "draft_model": ("target", "draft_model", "draft", K),
     "eagle": ("target", "eagle", "eagle", K),
+    "eagle_llama": ("llama", "eagle", "eagle", K),
     "eagle3": ("target", "eagle3", "eagle3", K),
     "eagle3_reduced": ("target", "eagle3", "eagle3_reduced", K),
     "medusa": ("target", "medusa", "medusa", K),

@@ -60,7 +60,7 @@ def make(seed: int) -> Batch:
     accept, recover = noise.uniform(rows, depth), noise.exponential(rows, size)
     if kind == "ties":
         recover = np.ones_like(recover)
-    greedy = np.full(rows, kind == "greedy") | ((noise.uniform(rows) < 0.2) & (probs is None))
+    greedy = np.full(rows, kind == "greedy") | (noise.uniform(rows) < 0.2)
     bonus = noise.integers(0, size, rows)
     return Batch(counts, draft, target, probs, accept, recover, bonus, greedy)
 

@@ -8,12 +8,14 @@ named vllm the ``vllm`` command dies with "No package metadata was found for vll
 import torch
 
 REPAIRS = {
-    "metadata": "the vllm command finds a distribution named vllm",
     "expand_kernel": "temperature, top_k and top_p reach every draft position",
     "empty_top_k": "top_k survives a step in which nobody drafts",
     "pin_memory": "pinned memory is not asked for where there is no CUDA",
     "event_query": "a copy on the CPU counts as finished",
 }
+
+
+APPLIED: dict[str, str] = {}  # in this process
 
 
 def repair() -> None:
@@ -22,6 +24,7 @@ def repair() -> None:
     repair_empty_top_k()
     repair_pin_memory()
     repair_event_query()
+    APPLIED.update(REPAIRS)
 
 
 def expand(output, input_val, cu_num_tokens, replace_from, replace_to, MAX_NUM_TOKENS=None):
@@ -60,7 +63,7 @@ def repair_empty_top_k() -> None:
 
 
 def repair_pin_memory() -> None:
-    """Drop ``pin_memory`` from tensor constructors (extract_hidden_states, ngram_gpu).
+    """Drop ``pin_memory`` from tensor constructors (extract_hidden_states).
 
     vLLM's own CPU module already makes ``Tensor.pin_memory`` do nothing.
     """
