@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -43,3 +43,18 @@ def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
     text = json.dumps(value, indent=indent, separators=separators) + "\n"
     with write_atomically(path) as file:
         file.write(text.encode())
+
+
+def replace_section(path: Path, name: str, lines: Sequence[str]) -> None:
+    """Write lines between ``<!-- name: begin -->`` and ``<!-- name: end -->`` of a text file.
+
+    Raises ValueError when the file has no such pair of marks.
+    """
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    text = path.read_text(encoding="utf-8")
+    before, found, rest = text.partition(begin)
+    _, ended, after = rest.partition(end)
+    if not (found and ended):
+        raise ValueError(f"{path} has no {begin} and {end} to write between.")
+    with write_atomically(path) as file:
+        file.write("\n".join([before + begin, *lines, end + after]).encode())

@@ -1,5 +1,6 @@
 """Count speculation the way vLLM does: four counters, and the rates derived from them."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -116,3 +117,13 @@ class SpecDecodeCounters:
             Counter(PREFIX + "num_accepted_tokens", self.num_accepted_tokens),
             Vector(PREFIX + "num_accepted_tokens_per_pos", per_pos),
         ]
+
+
+def distinct_bigrams(tokens: Sequence[int]) -> float:
+    """Return the share of distinct ones among a text's pairs of neighbours, 1 for no pair.
+
+    Low where a text repeats itself (distinct-2 of Li et al. 2016): speculation is then easy,
+    and a speed measured on it says little.
+    """
+    pairs = list(itertools.pairwise(tokens))
+    return len(set(pairs)) / len(pairs) if pairs else 1.0

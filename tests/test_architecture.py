@@ -13,7 +13,7 @@ FLOORS = (
     ("models",),
     ("drafters", "verify"),
     ("decode",),
-    ("files",),
+    ("files", "worker"),
     ("weights", "bundled", "compile_cache"),
     ("train", "simulate", "audit"),
     ("engine",),

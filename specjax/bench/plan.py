@@ -29,7 +29,7 @@ class Setting(NamedTuple):
     window: int = 256
     batches: tuple[int, ...] = (1, 4, 8)
     nodes: tuple[int, ...] = tuple(range(1, 10))
-    new_tokens: int = 48
+    goal: float = 1.45  # of T(4) / T(1), batch 1
 
 
 def interleave(calls: Sequence[Callable[[], float]], reps: int) -> list[float]:

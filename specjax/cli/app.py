@@ -3,27 +3,22 @@
 Everything heavy is imported inside the commands, so that ``--help`` is immediate.
 """
 
-import functools
-import json
 import os
 import sys
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from typer.core import TyperCommand
 
 from specjax import __version__
 from specjax.cli import INTERRUPTED, leave
+from specjax.cli.bench import bench
+from specjax.cli.errors import DEBUG, plainly
+from specjax.cli.oracle import oracle
 from specjax.engine.legacy import ENGINE_ONLY
-from specjax.oracle.environment import OracleFailure
 
-DEBUG = "SPECJAX_DEBUG"  # the environment variable behind --debug
-USER_ERRORS = (ValueError, OSError, ImportError)
-OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "out of memory")
-REPEATED = "persistent compilation cache"  # JAX says it once per program
 FORWARDED = {"ignore_unknown_options": True, "help_option_names": []}
 
 app = typer.Typer(
@@ -32,9 +27,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-bench = typer.Typer(help="Measure this machine.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
-oracle = typer.Typer(help="Ask a real vLLM, in its own environment.", no_args_is_help=True)
 app.add_typer(oracle, name="oracle")
 
 
@@ -46,72 +39,6 @@ def main() -> None:
         if end.code == INTERRUPTED:
             leave(INTERRUPTED)
         raise
-
-
-def plainly(command: Callable) -> Callable:
-    """Turn errors of the user into one line and exit code 2, Ctrl-C into exit code 130.
-
-    Running out of memory counts as one. Warnings become one line each, once. --debug keeps
-    the traceback.
-    """
-
-    @functools.wraps(command)
-    def run(*args, **kwargs):
-        with warnings.catch_warnings():
-            warnings.filterwarnings("default", module=r"specjax(\.|$)")
-            warnings.showwarning = warn_once()
-            try:
-                return command(*args, **kwargs)
-            except KeyboardInterrupt:
-                typer.echo("interrupted", err=True)
-                raise typer.Exit(INTERRUPTED) from None
-            except BrokenPipeError:  # `specjax ... | head`
-                raise
-            except USER_ERRORS as error:
-                if os.environ.get(DEBUG):
-                    raise
-                typer.echo(f"error: {one_line(error)}", err=True)
-                raise typer.Exit(2) from None
-            except OracleFailure as error:
-                typer.echo(f"error: {error}", err=True)  # vLLM's last words keep their lines
-                raise typer.Exit(2) from None
-            except (RuntimeError, MemoryError) as error:
-                if os.environ.get(DEBUG) or not ran_out_of_memory(error):
-                    raise
-                typer.echo(
-                    "error: out of memory: lower num_speculative_tokens, max_num_seqs or "
-                    f"max_model_len (in training --batch or --context). {one_line(error)}",
-                    err=True,
-                )
-                raise typer.Exit(2) from None
-
-    return run
-
-
-def ran_out_of_memory(error: Exception) -> bool:
-    """Tell JAX's and Python's running out of memory from other errors."""
-    said = str(error).lower()
-    return isinstance(error, MemoryError) or any(word.lower() in said for word in OUT_OF_MEMORY)
-
-
-def warn_once() -> Callable:
-    """Make a ``warnings.showwarning`` of one plain line per distinct message."""
-    seen = set()
-
-    def show(message, category, filename, lineno, file=None, line=None):
-        said = REPEATED if REPEATED in str(message) else str(message)
-        if said not in seen:
-            seen.add(said)
-            typer.echo(f"warning: {one_line(message)}", err=True)
-
-    return show
-
-
-def one_line(message: Any) -> str:
-    """Fold a message into one line; an OSError's without its number."""
-    if isinstance(message, OSError) and message.strerror and message.filename:
-        return f"{message.strerror}: {message.filename}"
-    return " ".join(str(message).split()) or type(message).__name__
 
 
 class EngineCommand(TyperCommand):
@@ -348,49 +275,6 @@ def doctor() -> None:
 
     if not examine(typer.echo):
         raise typer.Exit(1)
-
-
-@bench.command()
-@plainly
-def step(
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the rows here, as JSON.")
-    ] = None,
-    reps: Annotated[int, typer.Option(min=1, help="Repetitions; medians are reported.")] = 15,
-) -> None:
-    """Time one round of an 88M-parameter model, and generate against transformers."""
-    from specjax.bench.step import bench_step
-    from specjax.compile_cache import enable_compile_cache
-
-    enable_compile_cache()
-    bench_step(json_file, reps=reps)
-
-
-@oracle.command()
-@plainly
-def install() -> None:
-    """Make the oracle's environment in the user's cache, unless it is there."""
-    from specjax.oracle.environment import install
-
-    install(typer.echo)
-
-
-@oracle.command()
-@plainly
-def run(
-    job: Annotated[Path, typer.Argument(help="A JSON file (driver.py says what it holds), or -.")],
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait.")] = 300.0,
-    threads: Annotated[int, typer.Option(min=1, help="OpenMP threads of vLLM.")] = 1,
-) -> None:
-    """Run one job and print vLLM's answer as JSON."""
-    from specjax.oracle.ask import ask
-
-    text = sys.stdin.read() if str(job) == "-" else job.read_text(encoding="utf-8")
-    try:
-        asked = json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"{job} is not valid JSON: {error}") from None
-    typer.echo(json.dumps(ask(asked, timeout=timeout, threads=threads)))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """``specjax demo``: real prompts, plain and with drafters, the same text and what it took."""
 
-import itertools
 import os
 import statistics
 import time
@@ -13,20 +12,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from specjax.bench.prompts import Prompt, complete, fitting, not_degenerate
 from specjax.bench.report import num_cores
-from specjax.bundled import prompts as shipped_prompts
 from specjax.engine.llm import LLM
-from specjax.engine.loop import PREFILL_CHUNK, Progress
+from specjax.engine.loop import LEAST_WINDOW, PREFILL_CHUNK, Progress
 from specjax.engine.params import SamplingParams
 from specjax.engine.rows import bucket
-from specjax.metrics import SpecDecodeCounters
+from specjax.metrics import SpecDecodeCounters, distinct_bigrams
 from specjax.viz.live import legend, show
 from specjax.viz.methods import Method, method_comparison
 
 DEPTH = 4  # K, the tokens drafted per round
-NUM_TOKENS = 128
-NUM_JUDGED = 64  # tokens of a completion that say how much it repeats itself
-NUM_PER_CATEGORY = 3
+NUM_TOKENS = 64
 REPS = 5
 SEED = 7
 GREEDY, WARM = 0.0, 0.8
@@ -134,7 +131,7 @@ def run_demo(
 
     shown = by_name[SHOWN]
     console.rule(f"{SHOWN}, live") if console.is_terminal else console.print(f"{SHOWN}, live:")
-    lively = max(range(len(prompts)), key=lambda i: variety(runs[shown].token_ids[i]))
+    lively = max(range(len(prompts)), key=lambda i: distinct_bigrams(runs[shown].token_ids[i]))
     if console.is_terminal:
         console.print(legend())
     else:
@@ -159,32 +156,24 @@ def check_out(out: Path) -> None:
         raise ValueError(f"--out {out} must end in one of {', '.join(sorted(formats))}.")
 
 
-def variety(tokens: Sequence[int]) -> float:
-    """Return the share of distinct pairs of neighbours: low where a text repeats itself."""
-    pairs = list(itertools.pairwise(tokens[:NUM_JUDGED]))
-    return len(set(pairs)) / max(len(pairs), 1)
-
-
 def last_lines(prompt: str, num_lines: int = 2) -> str:
     """Return the end of a prompt, for the completion to follow."""
     return "".join(prompt.splitlines(keepends=True)[-num_lines:]).lstrip("\n")
 
 
 def choose_prompts(llm: LLM, num_tokens: int) -> list[str]:
-    """Take a few shipped prompts of each category that run in the same compiled programs."""
-    shapes: dict[tuple[int, int], list[dict]] = {}
-    for prompt in shipped_prompts():
-        length = len(llm.get_tokenizer().encode(prompt["turns"][0]))
-        if length + num_tokens <= llm.max_model_len:
-            chunk = min(bucket(length, 16), PREFILL_CHUNK)
-            shapes.setdefault((chunk, bucket(length + num_tokens, 64)), []).append(prompt)
-    if not shapes:
-        raise ValueError(f"no shipped prompt fits a context of {llm.max_model_len} tokens.")
+    """Take the shipped prompts that run in the same compiled programs and do not loop.
+
+    Raises ValueError if they are too few.
+    """
+    shapes: dict[tuple[int, int], list[Prompt]] = {}
+    for one in fitting(llm, num_tokens):
+        length = len(one.tokens)
+        chunk = min(bucket(length, 16), PREFILL_CHUNK)
+        shape = chunk, bucket(length + num_tokens + DEPTH + 1, LEAST_WINDOW)
+        shapes.setdefault(shape, []).append(one)
     alike = max(shapes.values(), key=len)
-    chosen: dict[str, list[str]] = {}
-    for prompt in alike:
-        chosen.setdefault(prompt["category"], []).append(prompt["turns"][0])
-    return [text for texts in chosen.values() for text in texts[:NUM_PER_CATEGORY]]
+    return [one.prompt.text for one in not_degenerate(complete(llm, alike, num_tokens))]
 
 
 def complete_all(llm: LLM, prompts: Sequence[str], params: SamplingParams) -> Run:

@@ -1,18 +1,14 @@
 """Ask the oracle: a job goes in, vLLM's answer comes out, or one clear error."""
 
-import contextlib
-import json
-import os
-import signal
-import subprocess
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from specjax.bundled import resolve
 from specjax.engine.outputs import RequestOutput
 from specjax.oracle.environment import OracleFailure, interpreter
+from specjax.worker import Worker, WorkerFailure
 
 HERE = Path(__file__).parent
 DRIVER, PLUGIN = HERE / "driver.py", HERE / "plugin"
@@ -21,6 +17,7 @@ KINDS = {  # what each kind of job must hold, and what it may hold
         ("model", "prompts", "sampling_params"),
         ("speculative_config", "engine", "drafts", "repairs"),
     ),
+    "session": (("model",), ("speculative_config", "engine", "repairs")),
     "serve": (("model", "requests"), ("arguments", "start_timeout", "repairs")),
     "rejection": (("arrays", "num_batches"), ("repairs",)),
     "ngram": (("cases",), ()),
@@ -31,7 +28,7 @@ METHODS = (
 )
 TABLE_DRAFTS = {"method": "custom_class", "model": "table_drafts.TableDrafts"}
 TIMEOUT = 300.0  # seconds
-TAIL, WIDTH = 12, 300  # lines of vLLM's log in an error, and their characters
+Ask = Callable[[Sequence[Sequence[int]], Mapping[str, Any]], dict[str, Any]]
 
 
 class OracleError(OracleFailure):
@@ -49,39 +46,59 @@ def ask(job: Mapping[str, Any], *, timeout: float = TIMEOUT, threads: int = 1) -
         OracleMissing: there is no environment.
         OracleError: vLLM refused, crashed, or took longer than ``timeout`` seconds.
     """
-    job, python = check(job), interpreter()
+    job = check(job)
+    with start(threads) as worker:
+        return answered(worker, job, timeout=timeout, last=True)
+
+
+@contextmanager
+def open_session(
+    model: str,
+    *,
+    speculative_config: Mapping[str, Any] | None = None,
+    engine: Mapping[str, Any] | None = None,
+    timeout: float = TIMEOUT,
+    threads: int = 1,
+) -> Iterator[tuple[dict[str, str], Ask]]:
+    """Load a vLLM that stays; yield its versions and ``complete(prompts, sampling_params)``.
+
+    That answers {"token_ids", "seconds"}: every prompt's completion, and vLLM's time for all.
+    The arguments are those of an "offline" job. Raises as ``ask`` does.
+    """
+    job = {"kind": "session", "model": model, "engine": dict(engine or {})}
+    job = check({**job, "speculative_config": speculative_config})
+    with start(threads) as worker:
+        versions = answered(worker, job, timeout=timeout)["versions"]
+
+        def complete(
+            prompts: Sequence[Sequence[int]], sampling_params: Mapping[str, Any]
+        ) -> dict[str, Any]:
+            wanted = {"prompts": prompts, "sampling_params": dict(sampling_params)}
+            return answered(worker, wanted, timeout=timeout)
+
+        yield versions, complete
+
+
+def start(threads: int) -> Worker:
+    """Start the driver under vLLM's interpreter; it waits for its job."""
     environment = {
-        **os.environ,
         "PYTHONPATH": str(PLUGIN),
         "OMP_NUM_THREADS": str(threads),
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "PYTHONWARNINGS": "ignore",
     }
-    with tempfile.TemporaryFile("w+", errors="replace") as log:
-        process = subprocess.Popen(
-            [str(python), str(DRIVER)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            env=environment,
-            cwd=tempfile.gettempdir(),
-            start_new_session=True,  # so that its workers end with it
-        )
-        with process:
-            try:
-                said, _ = process.communicate(json.dumps(job), timeout=timeout)
-            except subprocess.TimeoutExpired:
-                raise OracleError(f"vLLM gave no answer in {timeout:g} s{tail(log)}") from None
-            finally:
-                stop(process)
-        try:
-            answer = json.loads(said)
-        except ValueError:
-            raise OracleError(f"vLLM died (exit code {process.returncode}){tail(log)}") from None
-        if "error" in answer:
-            words = tail(log) if job["kind"] == "serve" else ""
-            raise OracleError(f"vLLM failed: {answer['error']}{words}")
+    return Worker("vLLM", [str(interpreter()), str(DRIVER)], environment)
+
+
+def answered(worker: Worker, message: Any, *, timeout: float, last: bool = False) -> dict[str, Any]:
+    """Return the driver's answer. Raises OracleError for a failure, its or the process's."""
+    try:
+        answer = worker.ask(message, timeout=timeout, last=last)
+    except WorkerFailure as error:
+        raise OracleError(str(error)) from None
+    if "error" in answer:
+        words = worker.last_words() if message.get("kind") == "serve" else ""
+        raise OracleError(f"vLLM failed: {answer['error']}{words}")
     return answer
 
 
@@ -137,19 +154,6 @@ def checkpoint(model: Any) -> str:
     if not (folder / "config.json").is_file():
         raise ValueError(f"{folder} is not a Hugging Face model folder: no config.json in it")
     return str(folder)
-
-
-def stop(process: subprocess.Popen) -> None:
-    """End the driver and everything it started."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-
-
-def tail(log) -> str:
-    """Return the last lines of vLLM's log, to be appended to a message."""
-    log.seek(0)
-    lines = [line[:WIDTH] for line in log.read().strip().splitlines()[-TAIL:]]
-    return ". Its last words:\n" + "\n".join(lines) if lines else ""
 
 
 def table(outputs: Sequence[RequestOutput]) -> list[tuple[list[int], list[int]]]:

@@ -1,9 +1,9 @@
-"""Ask vLLM one question: a JSON job on stdin, its JSON answer on stdout.
+"""Ask vLLM: a JSON job in a line on stdin, its JSON answer in a line on stdout.
 
 Run by path under the oracle's own interpreter: it imports vLLM and nothing of specjax.
-``{"kind": "offline" | "serve" | "rejection" | "ngram", ...}``; each function below says what
-its job holds. A failure is ``{"error": ...}`` and exit code 1. Everything vLLM prints goes to
-stderr.
+``{"kind": "offline" | "session" | "serve" | "rejection" | "ngram", ...}``; each function below
+says what its job holds. A failure is ``{"error": ...}`` and exit code 1. Everything vLLM
+prints goes to stderr.
 """
 
 import fcntl
@@ -28,7 +28,7 @@ def main() -> int:
     """Answer the job on stdin."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever vLLM prints is not an answer
-    job = json.load(sys.stdin)
+    job = json.loads(sys.stdin.readline())
     repaired = job.get("repairs", True)
     settings = {
         "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -38,19 +38,28 @@ def main() -> int:
         "HF_HUB_OFFLINE": "1",
     }
     os.environ.update(settings)
-    kinds = {"offline": offline, "serve": serve, "rejection": rejection, "ngram": ngram}
-    start = time.monotonic()
+    kinds = {"offline": offline, "session": session, "serve": serve}
+    kinds |= {"rejection": rejection, "ngram": ngram}
+    start, further = time.monotonic(), iter(())
+
+    def say(answer):
+        print(json.dumps(answer), file=answers, flush=True)
+
     try:
         answer = kinds[job["kind"]](job)
+        if job["kind"] == "session":
+            answer, further = {}, answer
         answer["repairs"] = repairs(job["kind"])
         answer["versions"] = {name: importlib.metadata.version(name) for name in PACKAGES}
         answer["seconds"] = {**answer.get("seconds", {}), "total": time.monotonic() - start}
+        say(answer)
+        for answer in further:
+            say(answer)
     except Exception as error:
         traceback.print_exc()
-        answer = {"error": f"{type(error).__name__}: {error}"}
-    json.dump(answer, answers)
-    answers.flush()
-    os._exit(int("error" in answer))  # vLLM's threads may not end by themselves
+        say({"error": f"{type(error).__name__}: {error}"})
+        os._exit(1)
+    os._exit(0)  # vLLM's threads may not end by themselves
 
 
 def repairs(kind: str) -> dict:
@@ -63,7 +72,7 @@ def repairs(kind: str) -> dict:
     wanted = os.environ["VLLM_PLUGINS"] == REPAIRS
     if kind == "serve" and wanted:
         return specjax_repairs.REPAIRS
-    if kind in ("offline", "rejection") and wanted and not specjax_repairs.APPLIED:
+    if kind in ("offline", "session", "rejection") and wanted and not specjax_repairs.APPLIED:
         raise RuntimeError("vLLM did not load the plugin with the repairs")
     return specjax_repairs.APPLIED
 
@@ -77,28 +86,14 @@ def offline(job: dict) -> dict:
     Answer: ``outputs`` (token_ids, finish_reason, logprobs, metrics), ``rounds``: per prompt,
     one [committed tokens, draft] for every draft that was verified; ``counters``.
     """
-    from vllm import LLM, SamplingParams
+    from vllm import SamplingParams
 
-    start, config = time.monotonic(), job.get("speculative_config")
+    start = time.monotonic()
     if job.get("drafts") is not None:
         import table_drafts
 
         table_drafts.TABLE = job["drafts"]
-    options = {
-        "dtype": "float32",
-        "enforce_eager": True,
-        "enable_prefix_caching": False,
-        "async_scheduling": False,  # so that the scheduler sees every draft
-        "skip_tokenizer_init": True,
-        "disable_log_stats": False,
-        **job.get("engine", {}),
-    }
-    if config is not None:
-        options |= {
-            "speculative_config": config,
-            "per_request_spec_decode_metrics": "detailed",
-        }
-    llm = LLM(job["model"], **options)
+    llm = load(job, counting=True)
     rounds = record_drafts(llm.llm_engine.engine_core.engine_core.scheduler)
     loaded = time.monotonic()
     params = job["sampling_params"]
@@ -117,6 +112,53 @@ def offline(job: dict) -> dict:
         "counters": counted,
         "seconds": {"load": loaded - start, "generate": generated - loaded},
     }
+
+
+def load(job: dict, *, counting: bool):
+    """Load vLLM's ``LLM``: float32, eager, no prefix caching unless ``engine`` says otherwise.
+
+    ``counting`` keeps what the oracle compares: per-request metrics, and a scheduler that sees
+    every draft. Without it vLLM schedules as it does by default.
+    """
+    from vllm import LLM
+
+    options = {
+        "dtype": "float32",
+        "enforce_eager": True,
+        "enable_prefix_caching": False,
+        "skip_tokenizer_init": True,
+    }
+    if job.get("speculative_config") is not None:
+        options["speculative_config"] = job["speculative_config"]
+    if counting:
+        options |= {"disable_log_stats": False, "async_scheduling": False}
+        if "speculative_config" in options:
+            options["per_request_spec_decode_metrics"] = "detailed"
+    return LLM(job["model"], **{**options, **job.get("engine", {})})
+
+
+def session(job: dict):
+    """Load vLLM once, then complete whatever the further lines of stdin ask for, and time it.
+
+    Job: ``model``; optional ``speculative_config``, ``engine``. A further line holds
+    ``prompts`` and ``sampling_params``, and is answered by ``token_ids`` and ``seconds``.
+    """
+    from vllm import SamplingParams
+
+    llm = load(job, counting=False)
+
+    def complete(asked: dict) -> dict:
+        prompts = [{"prompt_token_ids": prompt} for prompt in asked["prompts"]]
+        params = SamplingParams(**{"detokenize": False, **asked["sampling_params"]})
+        start = time.perf_counter()
+        outputs = llm.generate(prompts, params, use_tqdm=False)
+        seconds = time.perf_counter() - start
+        return {
+            "token_ids": [list(one.outputs[0].token_ids) for one in outputs],
+            "seconds": seconds,
+        }
+
+    return (complete(json.loads(line)) for line in sys.stdin)
 
 
 def finish_saving(llm, outputs) -> None:

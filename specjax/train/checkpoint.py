@@ -45,12 +45,14 @@ def save(manager: ocp.CheckpointManager, state: TrainState, held_out_loss: float
         manager.save(step, args=arguments, metrics={"held_out_loss": held_out_loss}, force=True)
 
 
-def restore(manager: ocp.CheckpointManager, like: TrainState) -> TrainState | None:
-    """Return the last state, bit for bit, shaped ``like`` a fresh one; None if there is none.
+def restore(
+    manager: ocp.CheckpointManager, like: TrainState, *, best: bool = False
+) -> TrainState | None:
+    """Return the last state, or the best, bit for bit; None if there is none.
 
-    ``like`` may hold ``jax.ShapeDtypeStruct``.
+    It is shaped ``like`` a fresh one, which may hold ``jax.ShapeDtypeStruct``.
     """
-    step = manager.latest_step()
+    step = manager.best_step() if best else manager.latest_step()
     if step is None:
         return None
     placed = jax.sharding.SingleDeviceSharding(jax.devices()[0])

@@ -26,11 +26,18 @@ def lm(
     ] = None,
     learning_rate: Annotated[float, typer.Option(help="At the end of the warm-up.")] = 3e-3,
     seed: Annotated[int, typer.Option(help="Of the first weights and the order of text.")] = 0,
+    unlikelihood: Annotated[
+        float, typer.Option(help="Weight of a penalty on the loops that the model itself writes.")
+    ] = 0.0,
+    initial: Annotated[
+        Path | None, typer.Option(help="Hugging Face folder whose weights to begin with.")
+    ] = None,
     teacher: Annotated[
         Path | None, typer.Option(help="Hugging Face folder to distil from (a draft's target).")
     ] = None,
     tokenizer: Annotated[
-        Path | None, typer.Option(help="Folder whose tokenizer.json to reuse; else the teacher's.")
+        Path | None,
+        typer.Option(help="Folder whose tokenizer.json to reuse; else the teacher's or initial."),
     ] = None,
     source: Annotated[
         Path | None, typer.Option(help="Folder of .py files; else this Python's standard library.")
@@ -62,6 +69,8 @@ def lm(
         minutes=minutes,
         learning_rate=learning_rate,
         seed=seed,
+        unlikelihood=unlikelihood,
+        initial=None if initial is None else str(initial),
         teacher=None if teacher is None else str(teacher),
         tokenizer=None if tokenizer is None else str(tokenizer),
         source=None if source is None else str(source),
@@ -73,6 +82,6 @@ def lm(
         typer.echo(f"stopped; the same command goes on from {out}/checkpoints", err=True)
         raise typer.Exit(130) from None
     typer.echo(
-        f"{trained.folder}: {trained.steps} steps, "
-        f"held-out loss {trained.held_out_loss:.4f} nats per token"
+        f"{trained.folder}: held-out loss {trained.held_out_loss:.4f} nats per token, "
+        f"the lowest, at step {trained.step}"
     )

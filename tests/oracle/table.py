@@ -6,10 +6,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from specjax.files import write_atomically
+from specjax.files import replace_section
 
 HEAD = ("what", "compared with", "how many", "result")
-BEGIN, END = "<!-- oracle table: begin -->", "<!-- oracle table: end -->"
 
 
 def show(rows: list[tuple[str, ...]]) -> None:
@@ -25,9 +24,4 @@ def write(rows: list[tuple[str, ...]], repairs: dict[str, str], path: Path) -> N
     lines = [f"| {' | '.join(row)} |" for row in (HEAD, ("---",) * len(HEAD), *rows)]
     named = "; ".join(f"`{name}`: {what}" for name, what in repairs.items())
     said = f"By `make oracle`, Python {platform.python_version()}. vLLM is repaired ({named})."
-    text = path.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
-    whole = "\n".join([before + BEGIN, *lines, "", said, END + after])
-    with write_atomically(path) as file:
-        file.write(whole.encode())
+    replace_section(path, "oracle table", [*lines, "", said])

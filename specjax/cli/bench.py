@@ -1,0 +1,68 @@
+"""``specjax bench``: what there is to measure, and the short ones at once."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from specjax.cli.errors import plainly
+
+bench = typer.Typer(help="Measure this machine.", invoke_without_command=True)
+Json = Annotated[Path | None, typer.Option("--json", help="Write the rows here, as JSON.")]
+Reps = Annotated[int, typer.Option(min=1, help="Repetitions; medians are reported.")]
+
+
+@bench.callback()
+@plainly
+def every(context: typer.Context) -> None:
+    """Measure this machine. Without a command: list all benchmarks and run the short ones."""
+    if context.invoked_subcommand is not None:
+        return
+    for name, command in typer.main.get_group(bench).commands.items():
+        typer.echo(f"specjax bench {name:6} {command.help}")
+    typer.echo("\nThe short ones, on the bundled model:")
+    start()
+    step(model="bundled", reps=5)
+
+
+@bench.command()
+@plainly
+def start(json_file: Json = None, reps: Reps = 5) -> None:
+    """Time a process from its start to its first token (half a minute)."""
+    from specjax.bench.start import bench_start
+
+    bench_start(json_file, reps=reps)
+
+
+@bench.command()
+@plainly
+def step(
+    model: Annotated[
+        str | None,
+        typer.Option(help="Checkpoint folder, or 'bundled'; else 88M random weights."),
+    ] = None,
+    json_file: Json = None,
+    reps: Reps = 15,
+) -> None:
+    """Time one round over 1 to 9 tokens, and check what it writes (one to three minutes)."""
+    from specjax.bench.step import bench_step
+    from specjax.compile_cache import enable_compile_cache
+
+    enable_compile_cache()
+    bench_step(json_file, model=model, reps=reps)
+
+
+@bench.command()
+@plainly
+def peers(
+    model: Annotated[str, typer.Option(help="Checkpoint folder, or 'bundled'.")] = "bundled",
+    draft: Annotated[str, typer.Option(help="The draft model's.")] = "bundled:draft",
+    json_file: Json = None,
+    reps: Reps = 3,
+) -> None:
+    """Compare with transformers and vLLM, in one run (ten minutes; vLLM: `make oracle`)."""
+    from specjax.bench.peers import bench_peers
+    from specjax.compile_cache import enable_compile_cache
+
+    enable_compile_cache()
+    bench_peers(json_file, model=model, draft=draft, reps=reps)
