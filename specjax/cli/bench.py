@@ -59,10 +59,13 @@ def peers(
     draft: Annotated[str, typer.Option(help="The draft model's.")] = "bundled:draft",
     json_file: Json = None,
     reps: Reps = 3,
+    readme: Annotated[
+        Path | None, typer.Option(help="A Markdown file: rewrite its section 'peers'.")
+    ] = None,
 ) -> None:
     """Compare with transformers and vLLM, in one run (ten minutes; vLLM: `make oracle`)."""
     from specjax.bench.peers import bench_peers
     from specjax.compile_cache import enable_compile_cache
 
     enable_compile_cache()
-    bench_peers(json_file, model=model, draft=draft, reps=reps)
+    bench_peers(json_file, model=model, draft=draft, reps=reps, readme=readme)
