@@ -17,7 +17,7 @@ import numpy as np
 from rich.console import Console
 
 from specjax.bench.plan import QWEN3_100M
-from specjax.bench.prompts import Completion, complete, fitting, not_degenerate
+from specjax.bench.prompts import LEAST_PROMPTS, Completion, complete, fitting, not_degenerate
 from specjax.bench.report import Row, busy, compare, machine_row, num_cores, print_rows, write_rows
 from specjax.bench.transformers import Complete, open_transformers
 from specjax.bundled import resolve
@@ -107,6 +107,7 @@ def bench_peers(
         say(f"other processes keep {load:.1f} cores busy: no goal is judged on these numbers")
     llm = LLM(model)
     completions = not_degenerate(complete(llm, fitting(llm, num_tokens), num_tokens))
+    completions = completions[:: len(completions) // LEAST_PROMPTS][:LEAST_PROMPTS]
     say(
         f"{model} with {draft}: {len(completions)} prompts, {num_tokens} new tokens each, "
         f"K = {depth}, {num_cores()} threads, medians of {reps} interleaved runs"
@@ -242,7 +243,7 @@ def time_arms(
     reps: int,
     say: Say,
 ) -> dict[tuple[str, str], list[Timing]]:
-    """Let the arms take turns on every group; the first round warms up and is not counted."""
+    """Let the arms take turns on every group; a first round, on one group, is not counted."""
     serving = [arm for arm in arms if batch in arm.batches]
     tokens: dict[tuple[str, str], list[list[list[int]]]] = {}
     seconds: dict[tuple[str, str], list[list[float]]] = {}
@@ -252,7 +253,7 @@ def time_arms(
             key = arm.peer, arm.method
             seconds.setdefault(key, [[] for _ in groups])
             tokens.setdefault(key, [[] for _ in groups])
-        for i, group in enumerate(groups):
+        for i, group in enumerate(groups if rep else groups[:1]):
             for arm in serving:
                 key = arm.peer, arm.method
                 time.sleep(PAUSE)
