@@ -1,7 +1,7 @@
 """``specjax bench``: what there is to measure, and the short ones at once."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, no_type_check
 
 import typer
 
@@ -14,6 +14,7 @@ Reps = Annotated[int, typer.Option(min=1, help="Repetitions; medians are reporte
 
 @bench.callback()
 @plainly
+@no_type_check  # what typer passes is the private parent of typer.Context
 def every(context: typer.Context) -> None:
     """Measure this machine. Without a command: list all benchmarks and run the short ones."""
     if context.invoked_subcommand is not None:
