@@ -16,8 +16,8 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from specjax.bench.plan import QWEN3_100M
-from specjax.bench.prompts import LEAST_PROMPTS, Completion, complete, fitting, not_degenerate
+from specjax.bench.plan import DEPTH, DRAFT_MODEL, NGRAM, QWEN3_100M
+from specjax.bench.prompts import Completion, measured_on
 from specjax.bench.report import Row, busy, compare, machine_row, num_cores, print_rows, write_rows
 from specjax.bench.transformers import Complete, open_transformers
 from specjax.bundled import resolve
@@ -38,7 +38,6 @@ from specjax.worker import WorkerFailure
 
 SECTION = "peers"  # of a README
 PAUSE = 0.3  # seconds between turns: the other's threads may still spin
-LOOKUP = {"prompt_lookup_min": 1, "prompt_lookup_max": 4}
 BATCHES = (1, 4)
 SHAPE_LENGTHS = 200, 48  # prompt and output tokens on the random shape
 BUNDLED_GOALS = {  # (peer, method, batch): least ratio
@@ -82,7 +81,6 @@ def bench_peers(
     *,
     model: str = "bundled",
     draft: str = "bundled:draft",
-    depth: int = 4,
     num_tokens: int = 64,
     reps: int = 3,
     shape: ModelConfig = QWEN3_100M,
@@ -105,15 +103,14 @@ def bench_peers(
     rows, load = [machine_row()], busy()
     if load > 0.25:
         say(f"other processes keep {load:.1f} cores busy: no goal is judged on these numbers")
-    llm = LLM(model)
-    completions = not_degenerate(complete(llm, fitting(llm, num_tokens), num_tokens))
-    completions = completions[:: len(completions) // LEAST_PROMPTS][:LEAST_PROMPTS]
-    say(
-        f"{model} with {draft}: {len(completions)} prompts, {num_tokens} new tokens each, "
-        f"K = {depth}, {num_cores()} threads, medians of {reps} interleaved runs"
+    completions = measured_on(LLM(model), num_tokens)
+    measured = (
+        f"{len(completions)} prompts, {num_tokens} new tokens each, K = {DEPTH}; greedy, "
+        f"float32, {num_cores()} threads, medians of {reps} interleaved runs"
     )
+    say(f"{model} with {draft}: {measured}")
     with ExitStack() as opened:
-        arms = open_arms(opened, resolve(model), resolve(draft), depth, say)
+        arms = open_arms(opened, resolve(model), resolve(draft), say)
         prompts = [one.prompt.tokens for one in completions]
         timings = {
             batch: time_arms(arms, in_groups(prompts, batch), batch, num_tokens, reps, say)
@@ -130,9 +127,7 @@ def bench_peers(
         write_rows(rows, json_file)
         say(f"wrote {json_file}")
     if readme is not None:
-        measured = f"K = {depth}, {len(completions)} prompts, {num_tokens} new tokens each, greedy"
-        threads = f"float32, {num_cores()} threads, medians of {reps} interleaved runs"
-        replace_section(readme, SECTION, [*markdown(totals), "", f"{measured}, {threads}."])
+        replace_section(readme, SECTION, [*markdown(totals), "", f"{measured}."])
     return rows
 
 
@@ -146,28 +141,24 @@ def markdown(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def methods(draft: Path, depth: int) -> dict[str, dict | None]:
+def methods(draft: Path) -> dict[str, dict | None]:
     """Return every method's ``speculative_config``, ours and vLLM's."""
-    k = {"num_speculative_tokens": depth}
-    return {
-        "plain": None,
-        "ngram": {"method": "ngram", **k, **LOOKUP},
-        "draft_model": {"method": "draft_model", "model": str(draft), **k},
-    }
+    return {"plain": None, "ngram": NGRAM, "draft_model": {**DRAFT_MODEL, "model": str(draft)}}
 
 
-def open_arms(opened: ExitStack, model: Path, draft: Path, depth: int, say: Say) -> list[Arm]:
+def open_arms(opened: ExitStack, model: Path, draft: Path, say: Say) -> list[Arm]:
     """Load every engine with every method; a peer that is not installed is left out, aloud."""
-    configs, arms = methods(draft, depth), []
+    configs, arms = methods(draft), []
     for method, config in configs.items():
         llm = LLM(str(model), speculative_config=config)
         arms.append(Arm("specjax", "", method, BATCHES, ours(llm.engine, llm.params)))
     lookup = {
-        "prompt_lookup_num_tokens": depth,
-        "max_matching_ngram_size": LOOKUP["prompt_lookup_max"],
+        "prompt_lookup_num_tokens": DEPTH,
+        "max_matching_ngram_size": NGRAM["prompt_lookup_max"],
     }
-    theirs = {"plain": {}, "ngram": {"options": lookup}, "draft_model": {"assistant": draft}}
-    arms += open_peers(opened, model, theirs, configs, depth, say)
+    assistant = {"assistant": draft, "depth": DEPTH}
+    theirs = {"plain": {}, "ngram": {"options": lookup}, "draft_model": assistant}
+    arms += open_peers(opened, model, theirs, configs, say)
     return arms
 
 
@@ -176,7 +167,6 @@ def open_peers(
     model: Path,
     theirs: Mapping[str, dict],
     configs: Mapping[str, dict | None],
-    depth: int,
     say: Say,
 ) -> list[Arm]:
     """Start transformers and vLLM, one process per method."""
@@ -184,7 +174,7 @@ def open_peers(
     try:
         for method, options in theirs.items():
             say(f"starting transformers, {method} ...")
-            peer = open_transformers(model, threads=threads, depth=depth, **options)
+            peer = open_transformers(model, threads=threads, **options)
             version, complete = opened.enter_context(peer)
             arms.append(Arm("transformers", version, method, (1,), complete))
     except WorkerFailure as error:
@@ -367,7 +357,7 @@ def shape_rows(shape: ModelConfig, reps: int, say: Say) -> list[Row]:
         save_model(Path(folder), shape, weights, dtype="float32")
         arms = [Arm("specjax", "", "plain", BATCHES, ours(engine, Params(weights, None)))]
         plain = {"plain": None}
-        arms += open_peers(opened, Path(folder), {"plain": {}}, plain, 0, say)
+        arms += open_peers(opened, Path(folder), {"plain": {}}, plain, say)
         timings = {
             batch: time_arms(arms, in_groups(prompts, batch)[:2], batch, num_tokens, reps, say)
             for batch in BATCHES

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from specjax.config import ModelConfig
 
@@ -18,6 +18,18 @@ QWEN3_100M = ModelConfig(
     qk_norm=True,
     tie_word_embeddings=True,
 )
+
+# K = 3: a round over 4 tokens is one of the shapes a CPU is good at (``ops.linear``). n-gram is as
+# fast with K = 7 in a batch of one, but not in a larger one; later tokens of the draft model are
+# seldom right
+DEPTH = 3
+NGRAM: dict[str, Any] = {
+    "method": "ngram",
+    "num_speculative_tokens": DEPTH,
+    "prompt_lookup_min": 1,
+    "prompt_lookup_max": 4,
+}
+DRAFT_MODEL: dict[str, Any] = {"method": "draft_model", "num_speculative_tokens": DEPTH}
 
 
 class Setting(NamedTuple):

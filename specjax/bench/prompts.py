@@ -56,3 +56,9 @@ def not_degenerate(completions: Sequence[Completion]) -> list[Completion]:
             f"figure: ask for fewer tokens, or for another model."
         )
     return kept
+
+
+def measured_on(llm: LLM, num_tokens: int) -> list[Completion]:
+    """Choose ``LEAST_PROMPTS`` completions that count, spread evenly over the shipped prompts."""
+    kept = not_degenerate(complete(llm, fitting(llm, num_tokens), num_tokens))
+    return kept[:: len(kept) // LEAST_PROMPTS][:LEAST_PROMPTS]

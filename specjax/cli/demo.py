@@ -12,19 +12,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from specjax.bench.prompts import Prompt, complete, fitting, not_degenerate
+from specjax.bench.plan import DEPTH, DRAFT_MODEL, NGRAM
+from specjax.bench.prompts import measured_on
 from specjax.bench.report import num_cores
 from specjax.engine.llm import LLM
-from specjax.engine.loop import LEAST_WINDOW, PREFILL_CHUNK, Progress
+from specjax.engine.loop import Progress
 from specjax.engine.params import SamplingParams
-from specjax.engine.rows import bucket
 from specjax.files import around_section, replace_section
 from specjax.metrics import SpecDecodeCounters, distinct_bigrams
 from specjax.viz.live import legend, show
 from specjax.viz.methods import Method, method_comparison
 
-DEPTH = 4  # K, the tokens drafted per round
-LOOKUP = {"prompt_lookup_min": 1, "prompt_lookup_max": 4}
 NUM_TOKENS = 64
 REPS = 5
 SEED = 7
@@ -61,13 +59,12 @@ class Run(NamedTuple):
 
 def arms(draft: str) -> tuple[Arm, ...]:
     """List what is compared."""
-    ngram = {"method": "ngram", "num_speculative_tokens": DEPTH, **LOOKUP}
-    greedy = {"method": "draft_model", "model": draft, "num_speculative_tokens": DEPTH}
+    greedy = {**DRAFT_MODEL, "model": draft}
     coupled = {**greedy, "draft_sample_method": "coupled"}
     cold, hot = "plain", f"plain, T={WARM}"
     return (
         Arm(cold, GREEDY, None, cold),
-        Arm("ngram", GREEDY, ngram, cold),
+        Arm("ngram", GREEDY, NGRAM, cold),
         Arm("draft model", GREEDY, greedy, cold),
         Arm(hot, WARM, None, hot),
         Arm(f"coupled, T={WARM}", WARM, coupled, hot),
@@ -103,7 +100,7 @@ def run_demo(
     for config in (None, *(arm.config for arm in several if arm.config)):
         llms[str(config)] = LLM(model, speculative_config=config, max_num_seqs=1)
     target = llms[str(None)]
-    prompts = choose_prompts(target, num_tokens)
+    prompts = [one.prompt.text for one in measured_on(target, num_tokens)]
     console.print(
         f"{len(prompts)} Python prompts, {num_tokens} new tokens each, one at a time. "
         f"Compiling {len(several)} methods first; that is not timed."
@@ -126,8 +123,8 @@ def run_demo(
         methods.append(summarize(arm, runs[i], seconds[i], runs[plain], seconds[plain]))
         same.append(runs[i].token_ids == runs[plain].token_ids)
     measured = (
-        f"K = {DEPTH} drafted tokens, {reps} interleaved runs of {len(prompts)} prompts, "
-        f"{num_tokens} new tokens each, one at a time, {num_cores()} CPU cores"
+        f"{reps} interleaved runs of {len(prompts)} prompts, {num_tokens} new tokens each, "
+        f"one at a time, K = {DEPTH}, {num_cores()} CPU cores"
     )
     console.print(measured + ":", soft_wrap=True)
     print_table(console, methods, same)
@@ -172,21 +169,6 @@ def check_out(out: Path) -> None:
 def last_lines(prompt: str, num_lines: int = 2) -> str:
     """Return the end of a prompt, for the completion to follow."""
     return "".join(prompt.splitlines(keepends=True)[-num_lines:]).lstrip("\n")
-
-
-def choose_prompts(llm: LLM, num_tokens: int) -> list[str]:
-    """Take the shipped prompts that run in the same compiled programs and do not loop.
-
-    Raises ValueError if they are too few.
-    """
-    shapes: dict[tuple[int, int], list[Prompt]] = {}
-    for one in fitting(llm, num_tokens):
-        length = len(one.tokens)
-        chunk = min(bucket(length, 16), PREFILL_CHUNK)
-        shape = chunk, bucket(length + num_tokens + DEPTH + 1, LEAST_WINDOW)
-        shapes.setdefault(shape, []).append(one)
-    alike = max(shapes.values(), key=len)
-    return [one.prompt.text for one in not_degenerate(complete(llm, alike, num_tokens))]
 
 
 def complete_all(llm: LLM, prompts: Sequence[str], params: SamplingParams) -> Run:

@@ -15,14 +15,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import cache, decode
-from specjax.engine.rows import Request, bucket, idle, layout, row
+from specjax.engine import rows
+from specjax.engine.rows import Request, bucket, layout, row
 from specjax.types import RUNNING, STOPPED, Engine, Params, State, StepInfo
 
 HISTORY = 64  # rounds per entry of the compiled loop
-PREFILL_CHUNK = 256
+PREFILL_CHUNKS = 16, 32, 64, 96, 128, 192, 256
+MOST_PADDING = 32  # positions: computing more of them takes longer than reading the weights again
 LEAST_WINDOW = 64
 
 init_state = jax.jit(decode.init_state, static_argnums=0)
+idle = jax.jit(rows.idle, static_argnums=(0, 1, 2))
 prefill = jax.jit(decode.prefill, static_argnums=(0, 4), donate_argnums=2)
 generate = jax.jit(decode.generate, static_argnums=(0, 5), donate_argnums=2)
 admit = jax.jit(cache.admit, donate_argnums=0)
@@ -118,22 +121,30 @@ def read_prompt(engine, params, progress: Progress, shape, capacity: int) -> Sta
     """Prefill one request in chunks, alone; it comes out with its first token."""
     request = progress.request
     state = init_state(engine, params, *row(request, shape, capacity))
-    length = len(request.prompt)
-    chunk = min(bucket(length, 16), PREFILL_CHUNK)
-    for start in range(0, length, chunk):
+    start, length = 0, len(request.prompt)
+    while start < length:
+        chunk = next_chunk(length - start)
         window = min(bucket(start + chunk + 1, LEAST_WINDOW), capacity)
         state, info, prompt = prefill(engine._replace(window=window), params, state, start, chunk)
         if prompt is not None:
             ids, values, ranks = jax.device_get(prompt)
             real = min(chunk, length - 1 - start)
             progress.prompt_logprobs += list(zip(ids[0], values[0], ranks[0], strict=True))[:real]
+        start += chunk
     text, infos = jax.device_get((state.text, jax.tree.map(lambda x: x[None], info)))
     unpack(progress, 0, text.tokens[0], infos, 1)
     return state
 
 
+def next_chunk(left: int) -> int:
+    """Choose how many positions of a prompt to read at once, when ``left`` are left."""
+    over = min((c for c in PREFILL_CHUNKS if c >= left), default=PREFILL_CHUNKS[-1])
+    under = max((c for c in PREFILL_CHUNKS if c <= left), default=over)
+    return over if over - left <= MOST_PADDING else under
+
+
 def fit_window(engine: Engine, live, capacity: int) -> int:
-    """Choose the prefix of the cache to read: a power of two, and few different ones.
+    """Choose the prefix of the cache to read: a ``bucket``, and few different ones.
 
     Every window recompiles the step, so when the largest that will ever be needed is at
     most four times the smallest that serves now, begin with it.

@@ -60,7 +60,7 @@ def test_transformers_writes_our_text_with_every_method(method, options, pair):
     target, draft = Path(pair.target), Path(pair.draft)
     if method == "draft_model":
         options = {"assistant": draft}
-    llm = LLM(pair.target, speculative_config=methods(draft, 3)[method])
+    llm = LLM(pair.target, speculative_config=methods(draft)[method])
     mine, seconds = ours(llm.engine, llm.params)(PROMPTS, 12)
     assert seconds > 0
     with open_transformers(target, threads=1, depth=3, **options) as (version, complete):
