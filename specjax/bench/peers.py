@@ -18,7 +18,16 @@ from rich.console import Console
 
 from specjax.bench.plan import DEPTH, DRAFT_MODEL, NGRAM, QWEN3_100M
 from specjax.bench.prompts import Completion, measured_on
-from specjax.bench.report import Row, busy, compare, machine_row, num_cores, print_rows, write_rows
+from specjax.bench.report import (
+    MOST_LOAD,
+    Row,
+    busy,
+    compare,
+    machine_row,
+    num_cores,
+    print_rows,
+    write_rows,
+)
 from specjax.bench.transformers import Complete, open_transformers
 from specjax.bundled import resolve
 from specjax.config import ModelConfig
@@ -101,7 +110,7 @@ def bench_peers(
         console.print(line, soft_wrap=True, markup=False)
 
     rows, load = [machine_row()], busy()
-    if load > 0.25:
+    if load > MOST_LOAD:
         say(f"other processes keep {load:.1f} cores busy: no goal is judged on these numbers")
     completions = measured_on(LLM(model), num_tokens)
     measured = (
@@ -122,7 +131,7 @@ def bench_peers(
     rows.append(gain_row(arms, timings[1]))
     rows += shape_rows(shape, reps, say)
     totals = [row for row in rows if ", prompt " not in row.name]
-    print_rows(totals, console, judged=load <= 0.25)
+    print_rows(totals, console, judged=load <= MOST_LOAD)
     if json_file is not None:
         write_rows(rows, json_file)
         say(f"wrote {json_file}")
@@ -136,8 +145,9 @@ def markdown(rows: Sequence[Row]) -> list[str]:
     lines = ["| method | tokens/s | peer | tokens/s | ratio | wanted |", "|" + " --- |" * 6]
     for row in rows:
         if row.peer is not None and row.ratio is not None and row.unit == "tokens/s":
+            wanted = (row.goal and row.goal + ("" if row.met else " (missed)")) or ""
             cells = row.name, f"{row.value:,.0f}", row.against or "", f"{row.peer:,.0f}"
-            lines.append("| " + " | ".join((*cells, f"{row.ratio:.2f}x", row.goal or "")) + " |")
+            lines.append("| " + " | ".join((*cells, f"{row.ratio:.2f}x", wanted)) + " |")
     return lines
 
 

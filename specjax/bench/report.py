@@ -1,6 +1,5 @@
 """A benchmark's rows: numbers with what they are compared with, as JSON and as a table."""
 
-import json
 import os
 import platform
 from collections.abc import Sequence
@@ -11,6 +10,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from specjax.files import write_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +71,9 @@ def num_cores() -> int:
     return os.cpu_count() or 1
 
 
+MOST_LOAD = 0.25  # cores that others may keep busy while goals are judged
+
+
 def busy() -> float:
     """Return how many cores were busy over the last minute; 0 where nobody knows."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
@@ -77,8 +81,7 @@ def busy() -> float:
 
 def write_rows(rows: Sequence[Row], file: Path) -> None:
     """Write the rows as a JSON list of objects."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+    write_json(file, [asdict(row) for row in rows], indent=1)
 
 
 def print_rows(rows: Sequence[Row], console: Console, *, judged: bool = True) -> None:

@@ -20,7 +20,7 @@ from rich.console import Console
 from specjax import decode
 from specjax.bench.load import peak_rows
 from specjax.bench.plan import Setting, interleave
-from specjax.bench.report import Row, busy, compare, machine_row, print_rows, write_rows
+from specjax.bench.report import MOST_LOAD, Row, busy, compare, machine_row, print_rows, write_rows
 from specjax.bundled import resolve
 from specjax.drafters.none import chain
 from specjax.models.build import build_target, init_params
@@ -68,7 +68,7 @@ def bench_step(
     )
     rows = [machine_row()]
     load = busy()
-    trusted = load <= 0.25
+    trusted = load <= MOST_LOAD
     if not trusted:
         say(f"other processes keep {load:.1f} cores busy: no goal is judged on these numbers")
     say("timing T(n), one round over n tokens per row ...")

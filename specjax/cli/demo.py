@@ -14,7 +14,7 @@ from rich.text import Text
 
 from specjax.bench.plan import DEPTH, DRAFT_MODEL, NGRAM
 from specjax.bench.prompts import measured_on
-from specjax.bench.report import num_cores
+from specjax.bench.report import MOST_LOAD, busy, num_cores
 from specjax.engine.llm import LLM
 from specjax.engine.loop import Progress
 from specjax.engine.params import SamplingParams
@@ -94,7 +94,7 @@ def run_demo(
     if readme is not None:
         around_section(readme, SECTION)
     console = console or Console(highlight=False)
-    started = time.monotonic()
+    started, load = time.monotonic(), busy()
     several = arms(draft)
     llms: dict[str, LLM] = {}
     for config in (None, *(arm.config for arm in several if arm.config)):
@@ -126,6 +126,8 @@ def run_demo(
         f"{reps} interleaved runs of {len(prompts)} prompts, {num_tokens} new tokens each, "
         f"one at a time, K = {DEPTH}, {num_cores()} CPU cores"
     )
+    if load > MOST_LOAD:
+        console.print(f"other processes keep {load:.1f} cores busy: speeds are not to be trusted")
     console.print(measured + ":", soft_wrap=True)
     print_table(console, methods, same)
     console.print(
@@ -230,8 +232,8 @@ def verdict(methods: Sequence[Method]) -> str:
     return (
         "A method pays when a round brings more tokens than it costs in plain steps (derived: "
         f"tokens per round / speedup): {said}. "
-        "A step mostly reads weights, so T(n), a step over n tokens, costs little more than "
-        "T(1): `specjax bench step --model bundled` measures it."
+        "A step mostly reads weights, so T(n), a step over n tokens, costs much less than "
+        "n T(1): `specjax bench step --model bundled` measures it."
     )
 
 

@@ -59,7 +59,7 @@ def translate_legacy(
     model, method = config.get("model"), config.get("method")
     if model is None and method is None:
         raise ValueError(
-            f"{found} were provided but without speculative model: pass "
+            f"{', '.join(found)} without a speculative model or method: pass "
             "speculative_config={'method': ..., 'num_speculative_tokens': ...}."
         )
     if "[ngram]" in (model, method) or "ngram" in (model, method):

@@ -67,6 +67,8 @@ def method_comparison(
     if ax is None:
         figure = Figure(figsize=(8, 2.1 + 0.75 * len(rows)), dpi=150, layout="constrained")
         ax = figure.add_subplot()
+    slower = any(bar.speedup < 1 for bar in bars)
+    shown = [(colour, what) for what, colour in LEGEND if colour != SLOWER or slower]
     reach = max(max(bar.tokens_per_round, bar.speedup) for bar in bars)
     for y, (row, bar) in enumerate(zip(rows, bars, strict=True)):
         brought = f"{bar.tokens_per_round:.2f} tokens per round"
@@ -91,7 +93,7 @@ def method_comparison(
     said = "Tokens per round, and the speedup left after its cost" if title is None else title
     ax.set_title(said, fontsize=11, loc="left", pad=24)
     ax.legend(
-        handles=[Patch(color=colour, label=what) for what, colour in LEGEND],
+        handles=[Patch(color=colour, label=what) for colour, what in shown],
         loc="lower left",
         bbox_to_anchor=(-0.01, 0.99),
         ncols=len(LEGEND),

@@ -50,7 +50,7 @@ def test_without_legacy_keywords_nothing_happens():
 def test_legacy_and_modern_together_or_without_a_model_are_errors():
     with pytest.raises(ValueError, match="both speculative_config and its legacy forms"):
         translate_legacy({"speculative_model": "x"}, NGRAM)
-    with pytest.raises(ValueError, match="without speculative model"):
+    with pytest.raises(ValueError, match="without a speculative model or method"):
         translate_legacy({"num_speculative_tokens": 5})
 
 
