@@ -225,6 +225,14 @@ def law(logits: Float[Array, "B N V"], sampling: Sampling) -> Float[Array, "B N 
     return jnp.where(temperature > 0, soft, hard)
 
 
+def warp(
+    logits: Float[Array, "B N V"], draft: Draft, text: Text, sampling: Sampling
+) -> Float[Array, "B N V"]:
+    """Return the target's law after each node of a draft, given all that the request asks."""
+    path = trail(draft, logits.shape[-1])
+    return law(constrain(logits, path, text, sampling), sampling)
+
+
 def score(logits: Float[Array, "B P V"], tokens: Int[Array, "B P"], num_logprobs: int) -> Logprobs:
     """Report each token's raw log probability and rank, and the ``num_logprobs`` best."""
     logprobs = jax.nn.log_softmax(logits, axis=-1)

@@ -1,0 +1,68 @@
+"""Synthetic acceptance, LOSSY: accept at given rates, whatever the tokens. For measuring costs.
+
+vLLM's "synthetic": the i-th draft token is accepted with a given conditional rate, so a server
+can be timed at an acceptance that no draft model at hand has. A refused token is recovered
+from max(p - q, 0) as in ``rejection``.
+"""
+
+import functools
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from specjax import sampling as s
+from specjax.types import Draft, Rule, Text, Verdict
+from specjax.verify.noise import Noise, by_token
+from specjax.verify.rejection import settle
+
+
+@functools.cache
+def synthetic(rates: tuple[float, ...]) -> Rule:
+    """Build the rule that accepts token i, if it comes to it, with probability ``rates[i]``."""
+
+    def address(keys, text: Text, draft: Draft, sampling: s.Sampling, vocab_size: int) -> Noise:
+        hot = sampling._replace(temperature=jnp.ones_like(sampling.temperature))
+        return by_token(keys, text, draft, hot, vocab_size)  # greedy rows need it too
+
+    def verify(
+        noise: Noise,
+        draft: Draft,
+        logits: Float[Array, "B N V"],
+        text: Text,
+        sampling: s.Sampling,
+        depth: int,
+    ) -> Verdict:
+        target = s.warp(logits, draft, text, sampling)
+        rate = jnp.asarray(rates[:depth], jnp.float32)[None]
+        return settle(noise.accept[:, 1:] < rate, noise, draft, target)
+
+    return Rule(address, verify)
+
+
+def to_conditional(unconditional: Sequence[float]) -> tuple[float, ...]:
+    """Turn "the first i + 1 are all accepted" into "i is accepted if it is reached".
+
+    Raises:
+        ValueError: a rate is outside [0, 1], or larger than the one before.
+    """
+    ceilings = (1.0, *unconditional[:-1])
+    if not all(0.0 <= rate <= 1.0 for rate in unconditional):
+        raise ValueError(f"rates must be in [0, 1], got {list(unconditional)}")
+    if any(rate > before for rate, before in zip(unconditional, ceilings, strict=True)):
+        raise ValueError(f"rates must be non-increasing, got {list(unconditional)}")
+    pairs = zip(unconditional, ceilings, strict=True)
+    return tuple(rate / before if before > 0 else 0.0 for rate, before in pairs)
+
+
+def from_length(length: float, depth: int) -> tuple[float, ...]:
+    """Return unconditional rates of a mean acceptance length (the bonus token included).
+
+    The schedule of least variance, as vLLM's: whole tokens surely, the rest as one chance.
+
+    Raises:
+        ValueError: the length is not in [1, depth + 1].
+    """
+    if not 1 <= length <= depth + 1:
+        raise ValueError(f"the mean acceptance length must be in [1, {depth + 1}], got {length}")
+    return tuple(min(max(length - 1 - i, 0.0), 1.0) for i in range(depth))
