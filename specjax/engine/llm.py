@@ -43,8 +43,9 @@ class LLM:
         device: "auto", or a jax platform: "cpu", "gpu", "tpu".
 
     The text never depends on the drafter (same seed, same text), unless
-    ``draft_sample_method="probabilistic"`` asks for rejection sampling: then the law is the
-    target's and the text is another sample of it.
+    ``draft_sample_method="probabilistic"`` asks for rejection sampling or
+    ``rejection_sample_method="block"`` for block verification: then the law is the target's
+    and the text is another sample of it. Rules that change the law warn when they are chosen.
     """
 
     def __init__(

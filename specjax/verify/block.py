@@ -18,7 +18,7 @@ from specjax.verify.noise import Noise, by_round
 from specjax.verify.rejection import drafted, recover
 from specjax.verify.verdict import emit_chain
 
-LEAST = 1e-38  # stands for q(d) = 0, which no draw has
+LEAST = 2.0**-126  # stands for q(d) = 0, which no drawn token has
 
 
 def verify(

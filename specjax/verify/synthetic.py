@@ -19,7 +19,7 @@ from specjax.verify.rejection import settle
 
 @functools.cache
 def synthetic(rates: tuple[float, ...]) -> Rule:
-    """Build the rule that accepts token i, if it comes to it, with probability ``rates[i]``."""
+    """Build the rule that accepts token i, if it comes to that, with probability ``rates[i]``."""
 
     def address(keys, text: Text, draft: Draft, sampling: s.Sampling, vocab_size: int) -> Noise:
         hot = sampling._replace(temperature=jnp.ones_like(sampling.temperature))
@@ -41,28 +41,17 @@ def synthetic(rates: tuple[float, ...]) -> Rule:
 
 
 def to_conditional(unconditional: Sequence[float]) -> tuple[float, ...]:
-    """Turn "the first i + 1 are all accepted" into "i is accepted if it is reached".
+    """Turn chances that the first i + 1 tokens are all accepted, which do not increase, into rates.
 
-    Raises:
-        ValueError: a rate is outside [0, 1], or larger than the one before.
+    The rate of token i is its chance once the tokens before it are accepted.
     """
-    ceilings = (1.0, *unconditional[:-1])
-    if not all(0.0 <= rate <= 1.0 for rate in unconditional):
-        raise ValueError(f"rates must be in [0, 1], got {list(unconditional)}")
-    if any(rate > before for rate, before in zip(unconditional, ceilings, strict=True)):
-        raise ValueError(f"rates must be non-increasing, got {list(unconditional)}")
-    pairs = zip(unconditional, ceilings, strict=True)
+    pairs = zip(unconditional, (1.0, *unconditional[:-1]), strict=True)
     return tuple(rate / before if before > 0 else 0.0 for rate, before in pairs)
 
 
 def from_length(length: float, depth: int) -> tuple[float, ...]:
-    """Return unconditional rates of a mean acceptance length (the bonus token included).
+    """Return unconditional rates of a mean acceptance length in [1, depth + 1].
 
     The schedule of least variance, as vLLM's: whole tokens surely, the rest as one chance.
-
-    Raises:
-        ValueError: the length is not in [1, depth + 1].
     """
-    if not 1 <= length <= depth + 1:
-        raise ValueError(f"the mean acceptance length must be in [1, {depth + 1}], got {length}")
     return tuple(min(max(length - 1 - i, 0.0), 1.0) for i in range(depth))
