@@ -126,7 +126,8 @@ def reads_races_only(rule: Rule, size: int) -> bool:
     """Tell a rule that walks, on Gumbel noise at every node, from the ratio rules."""
     request, root = plain_request(np.ones((1, 1, size)), 0), jnp.zeros((1, 1), jnp.int32)
     given = s.row_key(0)[None], request.text, Draft(root, root, root == 0, None), request.sampling
-    return not isinstance(jax.eval_shape(lambda *args: rule.address(*args, size), *given), Noise)
+    noise = jax.eval_shape(lambda *args: rule.address(*args, size), *given)
+    return isinstance(noise, jax.ShapeDtypeStruct)
 
 
 def context_of(said: Verdict, size: int) -> np.ndarray:

@@ -6,7 +6,8 @@ its place changes the verdict; then the second round must not see it again. It m
 that decided nothing: a rule addressed by token index meets those past its refusal.
 """
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +21,9 @@ from specjax.types import Draft, Rule, Verdict
 from specjax.verify.noise import Noise
 
 
+@functools.cache
 def reused(
-    rule: Rule, *, parents: Sequence[int] = (0, 0, 1, 2), size: int = 5, rounds: int = 256
+    rule: Rule, *, parents: tuple[int, ...] = (0, 0, 1, 2), size: int = 5, rounds: int = 256
 ) -> float:
     """Return the share of rounds decided by a number that decides twice, or that comes again."""
     rng = np.random.default_rng(0)

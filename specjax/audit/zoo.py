@@ -49,28 +49,29 @@ class Finding(NamedTuple):
     reused: float
 
 
-def examine(specimen: Specimen, rule: Rule | None = None) -> Finding:
-    """Audit a specimen, or another rule in its place."""
-    rule = specimen.rule if rule is None else rule
+def examine(specimen: Specimen, *, sound: bool = False) -> Finding:
+    """Audit a specimen, or the rule that would be sound in its place."""
+    if sound:
+        specimen = specimen._replace(rule=specimen.sound, drawn=None, parts=1)
     p_tree, q_tree = random_cases(CASES, SIZE, DEPTH)
     request = None
     if specimen.top_k or specimen.frequency_penalty:
         request = demanding_request(p_tree.shape, specimen.top_k, specimen.frequency_penalty)
         p_tree = plain_law(request)
     law = exact_law(
-        rule,
+        specimen.rule,
         p_tree,
         q_tree,
         1 if specimen.siblings else DEPTH,
         parents=SIBLINGS if specimen.siblings else None,
-        drawn=specimen.drawn(q_tree) if specimen.drawn and rule is specimen.rule else None,
+        drawn=None if specimen.drawn is None else specimen.drawn(q_tree),
         request=request,
-        parts=specimen.parts if rule is specimen.rule else 1,
+        parts=specimen.parts,
     )
     parents = SIBLINGS if specimen.siblings else (0, 0, 1, 2)
     return Finding(
         *(float(worst.max()) for worst in (law.tv, law.stray, law.doubt)),
-        reused=reused(rule, parents=parents),
+        reused=reused(specimen.rule, parents=parents),
     )
 
 
@@ -251,11 +252,11 @@ def block_by_products_of_uniforms() -> Specimen:
         here = jnp.take_along_axis(target, count[:, None, None], axis=1)[:, 0]
         return emit_chain(draft, count, recover(here, here, noise, draft, count))
 
-    return Specimen(on_laws(kernel, by_round), sound=block, parts=4)
+    return Specimen(on_laws(kernel, by_round), sound=block, parts=8)
 
 
 def penalties_count_the_root_twice() -> Specimen:
-    """Symptom: with a frequency penalty, a word is never followed by itself; plainly it is.
+    """Symptom: with a frequency penalty, words follow themselves less often than in plain text.
 
     Hint: the root is the last token of the text.
     """

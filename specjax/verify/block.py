@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from specjax import sampling as s
 from specjax.types import Draft, Rule, Text, Verdict
 from specjax.verify.noise import Noise, by_round
-from specjax.verify.rejection import drafted, recover
+from specjax.verify.rejection import law_after, recover
 from specjax.verify.verdict import emit_chain
 
 LEAST = 2.0**-126  # stands for q(d) = 0, which no drawn token has
@@ -35,41 +35,37 @@ def verify(
 
 def accept_block(noise: Noise, draft: Draft, target: Float[Array, "B N V"], depth: int) -> Verdict:
     """Apply the rule to probabilities: ``target`` [B, N, V] is p after each node."""
-    index = jnp.arange(depth + 1)[None]
-    worth = prefix_worth(draft, target)
-    surplus = prefix_surplus(draft, target, worth)
+    worth, surplus = weigh(draft, target)
     accepted = noise.accept * (surplus + 1.0 - worth) < surplus
+    index = jnp.arange(depth + 1)[None]
     num_accepted = jnp.where(accepted, index, 0).max(axis=1).astype(jnp.int32)
     p = jnp.take_along_axis(target, num_accepted[:, None, None], axis=1)[:, 0]
     offered = jnp.take_along_axis(worth, num_accepted[:, None], axis=1) * p
     return emit_chain(draft, num_accepted, recover(p, offered, noise, draft, num_accepted))
 
 
-def prefix_worth(draft: Draft, target: Float[Array, "B N V"]) -> Float[Array, "B N"]:
-    """Compute P_0 .. P_K; 0 from the first invalid node on."""
+def weigh(
+    draft: Draft, target: Float[Array, "B N V"]
+) -> tuple[Float[Array, "B N"], Float[Array, "B N"]]:
+    """Compute P_0 .. P_K and S_0 .. S_K; P is 0 from the first invalid node on.
 
-    def extend(worth, step):
-        p, q, valid = step
-        worth = jnp.where(valid, jnp.minimum(worth * p / jnp.maximum(q, LEAST), 1.0), 0.0)
-        return worth, worth
+    Where nothing is drafted next q is 0, so S_i is P_i, and so is h_i.
+    """
+    batch_size, nodes, vocab_size = target.shape
 
-    p, q = drafted(draft, target)
-    start = jnp.ones(p.shape[0], jnp.float32)
-    _, worth = jax.lax.scan(extend, start, (p.T, q.T, draft.valid[:, 1:].T))
-    return jnp.concatenate([start[:, None], worth.T], axis=1)
+    def extend(worth, node):
+        q = law_after(draft, jnp.full(batch_size, node), vocab_size)
+        p = jax.lax.dynamic_index_in_dim(target, node, axis=1, keepdims=False)
+        surplus = jnp.maximum(worth[:, None] * p - q, 0.0).sum(axis=-1)
+        child = jnp.minimum(node + 1, nodes - 1)
+        token = draft.tokens[:, child, None]
+        p_token, q_token = (jnp.take_along_axis(law, token, axis=1)[:, 0] for law in (p, q))
+        kept = jnp.minimum(worth * p_token / jnp.maximum(q_token, LEAST), 1.0)
+        return jnp.where(draft.valid[:, child], kept, 0.0), (worth, surplus)
 
-
-def prefix_surplus(
-    draft: Draft, target: Float[Array, "B N V"], worth: Float[Array, "B N"]
-) -> Float[Array, "B N"]:
-    """Compute S_0 .. S_K. Where nothing is drafted next q is 0, so S_i = P_i."""
-    if draft.probs is None:
-        q = jax.nn.one_hot(draft.tokens, target.shape[-1], dtype=jnp.float32)
-    else:
-        q = draft.probs
-    q = jnp.where(draft.valid[:, 1:, None], q[:, 1:], 0.0)
-    surplus = jnp.maximum(worth[:, :-1, None] * target[:, :-1] - q, 0.0).sum(axis=-1)
-    return jnp.concatenate([surplus, worth[:, -1:]], axis=1)
+    start = jnp.ones(batch_size, jnp.float32)
+    _, (worth, surplus) = jax.lax.scan(extend, start, jnp.arange(nodes))
+    return worth.T, surplus.T
 
 
 block = Rule(by_round, verify)

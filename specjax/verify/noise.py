@@ -57,4 +57,4 @@ def clocks(keys, positions: Int[Array, "B N"], vocab_size: int, hot) -> Float[Ar
 def race(weights: Float[Array, "B V"], noise: Noise, node: Int[Array, "B"]) -> Int[Array, "B"]:
     """Sample a token in proportion to its weight: of clocks at these rates, the first to ring."""
     waiting = jnp.take_along_axis(noise.recover, node[:, None, None], axis=1)[:, 0]
-    return jnp.argmax(weights / jnp.maximum(waiting, TINY), axis=-1).astype(jnp.int32)
+    return s.likeliest(weights / jnp.maximum(waiting, TINY))
