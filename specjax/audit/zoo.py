@@ -68,10 +68,10 @@ def examine(specimen: Specimen, *, sound: bool = False) -> Finding:
         request=request,
         parts=specimen.parts,
     )
-    parents = SIBLINGS if specimen.siblings else (0, 0, 1, 2)
+    parents = SIBLINGS if specimen.siblings else (0, 0, 1)
     return Finding(
         *(float(worst.max()) for worst in (law.tv, law.stray, law.doubt)),
-        reused=reused(specimen.rule, parents=parents),
+        reused=reused(specimen.rule, parents=parents, size=SIZE, rounds=CASES * SIZE**2),
     )
 
 

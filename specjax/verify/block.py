@@ -1,6 +1,6 @@
 """Block verification: accept the longest prefix of a chain that can be accepted as a whole.
 
-Sun et al. 2024 (ICLR 2025), algorithm 2. P_i = min(P_{i-1} p(d_i) / q(d_i), 1) is the chance
+Sun et al. 2024 (ICLR 2025). P_i = min(P_{i-1} p(d_i) / q(d_i), 1) is the chance
 that the first i draft tokens are worth keeping, P_0 = 1. With S_i = sum(max(P_i p - q, 0)), p
 and q of the token after them, prefix i is accepted with probability
 h_i = S_i / (S_i + 1 - P_i), each by a uniform of its own; the longest accepted one is emitted
