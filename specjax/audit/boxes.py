@@ -55,19 +55,21 @@ def cut(
         winners = [every[:, None].repeat(len(shape), axis=1)]
         edges = [find_edge(ask, n, shape, tokens, size) for n in nodes[1:]]
         cells = find_cells(edges, tokens.shape, parts)
+    soon, never = np.float32(SOON), np.float32(NEVER)
+    early, late = np.float32(np.maximum(rates - MARGIN, 1 / GRID)), np.float32(rates + MARGIN)
+    share = rates / np.maximum(rates.sum(axis=-1, keepdims=True), 1 / GRID)
     for (low, high), winner in itertools.product(cells, winners):
         wins = (winner[..., None] == every)[:, None]  # [V 1 N V]
-        near = np.where(wins, np.maximum(rates - MARGIN, 1 / GRID), rates + MARGIN)
-        far = np.broadcast_to(np.where(wins, SOON, NEVER), near.shape)
+        near = np.where(wins, early, late)
+        far = np.broadcast_to(np.where(wins, soon, never), near.shape)
         first, last = (
-            np.broadcast_to(points / GRID, near.shape[:-1])
+            np.broadcast_to(np.float32(points / GRID), near.shape[:-1])
             for points in (low, np.maximum(high - 1, low))
         )
-        total = np.maximum(rates.sum(axis=-1), 1 / GRID)
         yield Boxes(
             ends=((first, far), (last, near)),
             width=((high - low) / GRID).prod(axis=-1),
-            shares=np.where(wins, rates, 0.0).sum(axis=-1) / total,
+            shares=np.take_along_axis(share[None], winner[:, None, :, None], axis=-1)[..., 0],
         )
 
 

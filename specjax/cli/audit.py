@@ -1,13 +1,18 @@
 """``specjax audit``: what law the verification rules really have."""
 
-import json
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from specjax.cli.errors import plainly
+from specjax.files import around_section, replace_section, write_json
 
+if TYPE_CHECKING:
+    from specjax.audit.rules import Audit
+
+SECTION = "rules"
 audit = typer.Typer(help="Prove by enumeration what the rules promise.", no_args_is_help=True)
 
 
@@ -25,12 +30,17 @@ def rules(
     picture: Annotated[
         Path | None, typer.Option(help="Draw total variation against expected length here.")
     ] = None,
+    readme: Annotated[
+        Path | None, typer.Option(help="A Markdown file: rewrite its section 'rules'.")
+    ] = None,
     cases: Annotated[int, typer.Option(min=1, help="Random pairs of laws.")] = 110,
 ) -> None:
     """Run every shipped rule over every draft and all noise, against random laws."""
     from specjax.audit.rules import audit_rules
     from specjax.compile_cache import enable_compile_cache
 
+    if readme is not None:
+        around_section(readme, SECTION)
     enable_compile_cache()
     found = audit_rules(cases)
     typer.echo(f"{'rule':36} {'law':9} {'TV':>8} {'worst':>8} {'tokens':>7}   {cases} cases")
@@ -41,9 +51,7 @@ def rules(
         )
     typer.echo(f"chains of 3: no exact rule brings more than {found.bound:.4f} tokens per round")
     if json_file is not None:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        said = [{**row._asdict(), "kept": row.kept} for row in found.rows]
-        json_file.write_text(json.dumps(said, indent=1) + "\n")
+        write_json(json_file, [{**row._asdict(), "kept": row.kept} for row in found.rows])
         typer.echo(f"wrote {json_file}")
     if picture is not None:
         from specjax.viz.rules import rule_comparison
@@ -53,5 +61,24 @@ def rules(
         assert figure is not None
         figure.savefig(picture, dpi=150)
         typer.echo(f"wrote {picture}")
+    if readme is not None:
+        shown = None if picture is None else Path(os.path.relpath(picture, readme.parent))
+        replace_section(readme, SECTION, markdown(found, shown))
     if not all(row.kept for row in found.rows):
         raise typer.Exit(1)
+
+
+def markdown(found: "Audit", picture: Path | None) -> list[str]:
+    """Write the rows as lines of Markdown, and show the picture."""
+    lines = ["| rule | promise | TV, mean | TV, worst | tokens per round |", "|" + " --- |" * 5]
+    for row in found.rows:
+        numbers = f"{row.tv:.1e}", f"{row.worst_tv:.1e}", f"{row.expected_length:.3f}"
+        lines.append("| " + " | ".join((row.name, row.law, *numbers)) + " |")
+    measured = (
+        f"{found.rows[0].cases} random pairs of laws; chains of 3 draft tokens, and trees where it "
+        f"says siblings. On these chains no exact rule brings more than {found.bound:.3f} tokens."
+    )
+    lines += ["", measured]
+    if picture is not None:
+        lines += ["", f"![total variation against tokens per round]({picture.as_posix()})"]
+    return lines

@@ -39,3 +39,17 @@ def test_a_rule_that_breaks_its_promise_fails_the_command(audit):
     result = audit((ROWS[0], broken))
     assert result.exit_code == 1
     assert "BROKEN" in result.output
+
+
+def test_the_readme_shows_the_rows_and_the_picture(audit, tmp_path):
+    readme, picture = tmp_path / "README.md", tmp_path / "docs" / "rules.png"
+    picture.parent.mkdir()
+    assert audit(ROWS, "--readme", tmp_path / "none.md").exit_code == 2
+    readme.write_text("before\n<!-- rules: begin -->\nold\n<!-- rules: end -->\nafter\n")
+    assert audit(ROWS, "--readme", readme, "--picture", picture).exit_code == 0
+    said = readme.read_text()
+    assert said.startswith("before\n")
+    assert said.endswith("\nafter\n")
+    assert "old" not in said
+    assert "| walk | lossless | 0.0e+00 | 0.0e+00 | 1.500 |" in said
+    assert "(docs/rules.png)" in said
