@@ -11,10 +11,12 @@ from specjax.config import ModelConfig
 from specjax.drafters.draft_model import draft_model
 from specjax.drafters.ngram import ngram
 from specjax.drafters.none import none
+from specjax.drafters.translated import Bilingual, Dictionary, translated
 from specjax.engine.device import shard
 from specjax.engine.rule_options import LOSSY
 from specjax.engine.speculative import SpeculativeConfig
 from specjax.engine.tokenizer import Tokenizer, load_tokenizer
+from specjax.engine.vocabulary import Vocabulary, check_same, find_shared
 from specjax.models.build import build_target
 from specjax.types import Drafter, Engine, Params, PyTree, Rule
 from specjax.verify.block import block
@@ -34,6 +36,7 @@ class Model(NamedTuple):
     folder: Path
     config: ModelConfig
     tokenizer: Tokenizer
+    dictionary: Dictionary | None = None  # of a draft model that has its own vocabulary
 
 
 def describe(model: str | Path, dtype: str, max_model_len: int | None = None) -> Model:
@@ -43,23 +46,19 @@ def describe(model: str | Path, dtype: str, max_model_len: int | None = None) ->
     return Model(folder, config, load_tokenizer(folder))
 
 
-def check_pair(target: Model, draft: Model) -> None:
-    """Make sure that both read the same token ids.
+def match(target: Model, draft: Model, *, heterogeneous: bool) -> Model:
+    """Return the draft model, with a dictionary if it may have a vocabulary of its own.
 
-    Raises ValueError naming the first difference.
+    Raises ValueError when the vocabularies do not fit.
     """
-    if target.config.vocab_size != draft.config.vocab_size:
-        raise ValueError(
-            f"target and draft model must have the same vocabulary: {target.folder} has "
-            f"{target.config.vocab_size} tokens, {draft.folder} has {draft.config.vocab_size}."
-        )
-    ours, theirs = (m.tokenizer.backend.get_vocab() for m in (target, draft))
-    for word in sorted(ours.keys() | theirs.keys(), key=lambda w: ours.get(w, theirs.get(w, 0))):
-        if ours.get(word) != theirs.get(word):
-            raise ValueError(
-                f"target and draft model must have the same vocabulary: token {word!r} is "
-                f"{ours.get(word)} in {target.folder} and {theirs.get(word)} in {draft.folder}."
-            )
+    ours, theirs = (
+        Vocabulary(model.tokenizer, model.config.vocab_size, model.folder)
+        for model in (target, draft)
+    )
+    if heterogeneous:
+        return draft._replace(dictionary=find_shared(ours, theirs))
+    check_same(ours, theirs)
+    return draft
 
 
 def build_engine(target: Model, draft: Model | None, config: SpeculativeConfig | None) -> Engine:
@@ -73,7 +72,10 @@ def build_engine(target: Model, draft: Model | None, config: SpeculativeConfig |
         drafter = ngram(depth, longest, shortest)
     else:
         reach = min(draft.config.max_position_embeddings, config.max_model_len or 2**30)
-        drafter = draft_model(build_target(draft.config), depth, config.draft_sample_method, reach)
+        own = build_target(draft.config)
+        if draft.dictionary is not None:
+            own = translated(own, model.vocab_size)
+        drafter = draft_model(own, depth, config.draft_sample_method, reach)
     return Engine(model, drafter, choose_rule(config, drafter), window=0)
 
 
@@ -118,6 +120,7 @@ def load(target: Model, draft: Model | None, mesh: Mesh) -> Params:
 
     def read(model: Model) -> PyTree:
         params = load_params(model.folder, model.config, mesh.devices.flat[0])
-        return params if mesh.size == 1 else shard(params, mesh)
+        params = params if mesh.size == 1 else shard(params, mesh)
+        return params if model.dictionary is None else Bilingual(params, model.dictionary)
 
     return Params(read(target), None if draft is None else read(draft))

@@ -7,7 +7,7 @@ from typing import Any
 
 from specjax.bundled import resolve
 from specjax.engine import intake, loop
-from specjax.engine.build import Model, build_engine, check_pair, describe, load
+from specjax.engine.build import Model, build_engine, describe, load, match
 from specjax.engine.device import check_divisible, choose_devices
 from specjax.engine.intake import Prompt
 from specjax.engine.legacy import accept_engine_only, translate_legacy
@@ -217,7 +217,7 @@ class LLM:
         config = self.speculative_config
         if config is not None and config.model is not None and config.method == "draft_model":
             draft = describe(config.model, dtype, max_model_len)
-            check_pair(target, draft)
+            draft = match(target, draft, heterogeneous=config.use_heterogeneous_vocab)
         return target, draft
 
     def _read(self, prompts, sampling_params) -> list[tuple[Prompt, list[Request]]]:

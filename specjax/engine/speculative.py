@@ -225,11 +225,6 @@ class SpeculativeConfig:
     def _refuse_what_is_missing(self):
         if self.use_heterogeneous_vocab and self.method != "draft_model":
             raise ValueError("use_heterogeneous_vocab only works with method='draft_model'.")
-        if self.use_heterogeneous_vocab:
-            raise ValueError(
-                "use_heterogeneous_vocab=True is not in this version of specjax: "
-                "use a draft model with the target's vocabulary."
-            )
         if self.num_speculative_tokens_per_batch_size is not None:
             raise ValueError(
                 "num_speculative_tokens_per_batch_size is not in this version of specjax: "

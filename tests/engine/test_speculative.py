@@ -90,7 +90,6 @@ def test_strings_of_a_command_line_parse_to_the_field_s_type():
         ({**DRAFT, "disable_padded_drafter_batch": "maybe"}, "True or False, got 'maybe'"),
         ({**DRAFT, "quantization": "fp8"}, "quantization='fp8' is not in this version"),
         ({**DRAFT, "parallel_drafting": True}, "parallel_drafting=True is not in this version"),
-        ({**DRAFT, "use_heterogeneous_vocab": True}, "the target's vocabulary"),
         ({**NGRAM, "use_heterogeneous_vocab": True}, "only works with method='draft_model'"),
         ({**DRAFT, "rejection_sample_method": "x"}, "must be one of .*'entropy'.*got 'x'"),
         ({**DRAFT, "synthetic_acceptance_length": 2}, "rejection_sample_method='synthetic'"),
