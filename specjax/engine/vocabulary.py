@@ -11,7 +11,7 @@ from specjax.drafters.translated import Dictionary
 from specjax.engine.tokenizer import Tokenizer
 
 SPACES = ("Ġ", "▁")  # how byte-level BPE and SentencePiece write the space before a word
-LEAST_SHARED = 100  # fewer are no language
+LEAST_SHARED = 100  # fewer are no language, unless they are half of a tiny vocabulary
 
 
 class Vocabulary(NamedTuple):
@@ -51,10 +51,11 @@ def find_shared(target: Vocabulary, draft: Vocabulary) -> Dictionary:
     """
     ours, theirs = words(target), words(draft)
     shared = ours.keys() & theirs.keys()
-    if len(shared) < min(LEAST_SHARED, target.size, draft.size):
+    least = min(LEAST_SHARED, target.size // 2, draft.size // 2)
+    if len(shared) < least:
         raise ValueError(
             f"use_heterogeneous_vocab: only {len(shared)} of the {len(theirs)} tokens of "
-            f"{draft.folder} are in the vocabulary of {target.folder}, at least {LEAST_SHARED} are "
+            f"{draft.folder} are in the vocabulary of {target.folder}, at least {least} are "
             "needed: use a draft model whose tokenizer is of the same kind."
         )
     say = np.full(target.size, draft.size)
