@@ -6,9 +6,13 @@ from typing import Annotated
 
 import typer
 
+from specjax.cli.audit_server import server
 from specjax.cli.errors import plainly
 
 audit = typer.Typer(help="Prove by enumeration what the rules promise.", no_args_is_help=True)
+
+
+audit.command()(server)
 
 
 @audit.callback()
