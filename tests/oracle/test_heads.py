@@ -8,7 +8,7 @@ import pytest
 from specjax import LLM, SamplingParams
 from specjax.metrics import SpecDecodeCounters
 from tests.checkpoints.language import VOCAB
-from tests.oracle.noise import Noise
+from specjax.audit.philox import Noise
 
 K, NUM_PROMPTS, PROMPT_LENGTH, NUM_TOKENS = 3, 8, 12, 48
 METHODS = {  # name: (target, method, head's checkpoint, K)

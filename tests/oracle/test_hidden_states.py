@@ -10,7 +10,7 @@ from specjax.models.build import build_target
 from specjax.topology import causal
 from specjax.weights.hf_config import read_config
 from specjax.weights.load import load_params
-from tests.oracle.noise import Noise
+from specjax.audit.philox import Noise
 
 LAYERS, VOCAB, NUM_PROMPTS, LENGTH = (0, 3, 7), 256, 3, 24
 
