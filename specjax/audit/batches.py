@@ -4,6 +4,8 @@ The same numbers in our layout (``pad``: rows of chains) and in vLLM's (``flat``
 other). Their random numbers never change, so that answers can be recorded.
 """
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -28,7 +30,7 @@ class Batch(NamedTuple):
     target: np.ndarray  # [R, K, V] probabilities
     probs: np.ndarray | None  # [R, K, V]
     accept: np.ndarray  # [R, K] uniforms
-    recover: np.ndarray  # [R, V] exponentials; vLLM draws one set per request
+    recover: np.ndarray  # [R, V] exponentials, one set per request as in vLLM; or [R, K, V]
     bonus: np.ndarray  # [R]
     greedy: np.ndarray  # [R]
 
@@ -85,6 +87,12 @@ def flat(batch: Batch) -> dict[str, np.ndarray]:
     return arrays if batch.probs is None else arrays | {"probs": batch.probs[real]}
 
 
+def save(made: Sequence[Batch], path: Path) -> None:
+    """Write batches as the oracle's "rejection" job reads them, an .npz file."""
+    arrays = [(f"{i}_{name}", value) for i, one in enumerate(made) for name, value in flat(one).items()]
+    np.savez(path, **dict(arrays))
+
+
 def pad(batch: Batch) -> tuple[v.Noise, Draft, np.ndarray]:
     """Lay a batch out as ours: a chain of K + 1 nodes per row, laws after each node.
 
@@ -104,9 +112,10 @@ def pad(batch: Batch) -> tuple[v.Noise, Draft, np.ndarray]:
     if batch.probs is not None:
         probs = np.zeros((ROWS, K + 1, V), np.float32)
         probs[:rows, 1 : depth + 1, :size] = batch.probs
-    accept, recover = np.full((ROWS, K + 1), 0.5, np.float32), np.ones((ROWS, V), np.float32)
-    accept[:rows, 1 : depth + 1], recover[:rows, :size] = batch.accept, batch.recover
-    recover = np.broadcast_to(recover[:, None], (ROWS, K + 1, V))
+    accept = np.full((ROWS, K + 1), 0.5, np.float32)
+    accept[:rows, 1 : depth + 1] = batch.accept
+    recover = np.ones((ROWS, K + 1, V), np.float32)
+    recover[:rows, :depth, :size] = batch.recover.reshape(rows, -1, size)
     draft = Draft(tokens, np.asarray(chain_parents(ROWS, K + 1)), valid, probs)
     return v.Noise(accept, recover), draft, laws
 

@@ -6,12 +6,14 @@ from typing import Annotated
 
 import typer
 
+from specjax.cli.audit_engines import engines
 from specjax.cli.audit_server import server
 from specjax.cli.errors import plainly
 
 audit = typer.Typer(help="Prove by enumeration what the rules promise.", no_args_is_help=True)
 
 
+audit.command()(engines)
 audit.command()(server)
 
 

@@ -1,9 +1,8 @@
 """The rejection kernel on the same p, q and noise as vLLM's ``rejection_sample``."""
 
-import numpy as np
 import pytest
 
-from specjax.audit.batches import KINDS, edge, flat, make, say
+from specjax.audit.batches import KINDS, edge, make, save, say
 
 NUM_BATCHES = 1000
 
@@ -12,9 +11,8 @@ NUM_BATCHES = 1000
 def theirs(vllm, tmp_path_factory) -> list[list[list[int]]]:
     """Ask vLLM's kernel about all batches, the edge last."""
     batches = [*map(make, range(NUM_BATCHES)), edge()]
-    arrays = {f"{i}_{k}": v for i, batch in enumerate(batches) for k, v in flat(batch).items()}
     path = tmp_path_factory.mktemp("kernel") / "batches.npz"
-    np.savez(path, **arrays)
+    save(batches, path)
     job = {"kind": "rejection", "arrays": path, "num_batches": len(batches)}
     return vllm("rejection", job)["tokens"]
 
