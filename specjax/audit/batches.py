@@ -89,11 +89,13 @@ def flat(batch: Batch) -> dict[str, np.ndarray]:
 
 def save(made: Sequence[Batch], path: Path) -> None:
     """Write batches as the oracle's "rejection" job reads them, an .npz file."""
-    arrays = [(f"{i}_{name}", value) for i, one in enumerate(made) for name, value in flat(one).items()]
-    np.savez(path, **dict(arrays))
+    arrays = {}
+    for i, one in enumerate(made):
+        arrays |= {f"{i}_{name}": value for name, value in flat(one).items()}
+    np.savez(path, **arrays)
 
 
-def pad(batch: Batch) -> tuple[v.Noise, Draft, np.ndarray]:
+def pad(batch: Batch) -> tuple[v.Noise, Draft, jax.Array]:
     """Lay a batch out as ours: a chain of K + 1 nodes per row, laws after each node.
 
     A greedy row's law is one-hot (law 4); the law after the last draft is one-hot at the
@@ -116,13 +118,15 @@ def pad(batch: Batch) -> tuple[v.Noise, Draft, np.ndarray]:
     accept[:rows, 1 : depth + 1] = batch.accept
     recover = np.ones((ROWS, K + 1, V), np.float32)
     recover[:rows, :depth, :size] = batch.recover.reshape(rows, -1, size)
-    draft = Draft(tokens, np.asarray(chain_parents(ROWS, K + 1)), valid, probs)
+    arrays = jax.tree.map(jnp.asarray, (tokens, valid, probs, accept, recover, laws))
+    tokens, valid, probs, accept, recover, laws = arrays
+    draft = Draft(tokens, chain_parents(ROWS, K + 1), valid, probs)
     return v.Noise(accept, recover), draft, laws
 
 
 def say(batch: Batch) -> list[list[int]]:
     """Emit with our kernel."""
-    verdict = jax.jit(reject, static_argnums=3)(*jax.tree.map(jnp.asarray, pad(batch)), K)
+    verdict = jax.jit(reject, static_argnums=3)(*pad(batch), K)
     counts = np.asarray(verdict.num_accepted) + 1
     tokens = np.asarray(verdict.tokens)
     return [tokens[b, : counts[b]].tolist() for b in range(len(batch.counts))]

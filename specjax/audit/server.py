@@ -11,8 +11,10 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from specjax import __version__
 from specjax.audit import statistics as stats
@@ -112,7 +114,7 @@ def collect(
     servers = [base] if reference is None else [base, reference]
     if reference is None:
         check_alone(base, plan)
-    num = plan.num_draws(len(servers) if reference else 1)
+    num = plan.num_draws(len(servers))
     pilot = 0 if reference else PILOT
     total, done = (num * len(servers) + pilot) * len(plan.prompts), 0
 
@@ -156,7 +158,7 @@ def collect(
     after = [server.num_drafts() for server in servers]
     return {
         "specjax": __version__,
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "plan": asdict(plan),
         "servers": [
             {
@@ -187,7 +189,7 @@ def state_law(
     server: Server, prompt: Sequence[int], chosen: Sequence[stats.Cell]
 ) -> dict[stats.Cell, float]:
     """Return the law of beginnings, as ``statistics.merge_law`` wants it, from logprobs."""
-    chances = {(): 1.0}
+    chances: dict[stats.Cell, float] = {(): 1.0}
     for cell in chosen:
         chance = 1.0
         for length, score in enumerate(server.score(prompt, cell), start=1):
@@ -202,36 +204,36 @@ def state_law(
 
 def judge(collected: dict[str, Any]) -> Report:
     """Judge what was collected: Holm over the prompts' chi-square tests, and the greedy texts."""
-    plan = Plan(**collected["plan"])
-    findings, tables = [], []
+    plan, asked = Plan(**collected["plan"]), collected["asked"]
     samples = len(collected["servers"])
-    for one in collected["asked"]:
-        base = counter(one["base"])
-        if samples == 2:
-            tables.append(stats.merge_samples(base, counter(one["reference"]), plan.cells))
-        else:
-            law = {tuple(cell): chance for cell, chance in one["law"]}
-            tables.append(stats.merge_law(base, law, plan.cells))
     test = stats.p_value_of_samples if samples == 2 else stats.p_value_of_law
+    tables = [tabulate(one, plan.cells) for one in asked]
     p_values = [test(table) for table in tables]
-    for one, table, p, adjusted in zip(
-        collected["asked"], tables, p_values, stats.holm(p_values), strict=True
-    ):
-        findings.append(
-            Finding(
-                prompt=one["prompt"],
-                draws=sum(count for _, count in one["base"]),
-                cells=len(table),
-                tv=stats.total_variation(table),
-                expected_tv=stats.expected_variation(table, samples=samples),
-                p=p,
-                adjusted_p=adjusted,
-                differs=adjusted < plan.alpha,
-            )
+    adjusted = stats.holm(p_values)
+    findings = tuple(
+        Finding(
+            prompt=one["prompt"],
+            draws=sum(count for _, count in one["base"]),
+            cells=len(table),
+            tv=stats.total_variation(table),
+            expected_tv=stats.expected_variation(table, samples=samples),
+            p=p_values[i],
+            adjusted_p=adjusted[i],
+            differs=adjusted[i] < plan.alpha,
         )
-    greedy = tuple(judge_greedy(one["prompt"], one["greedy"], plan.near) for one in collected["asked"])
+        for i, (one, table) in enumerate(zip(asked, tables, strict=True))
+    )
+    greedy = tuple(judge_greedy(one["prompt"], one["greedy"], plan.near) for one in asked)
     passed = not any(found.differs for found in findings) and all(one.passed for one in greedy)
-    return Report(tuple(findings), greedy, tuple(warn(collected["servers"])), passed)
+    return Report(findings, greedy, tuple(warn(collected["servers"])), passed)
+
+
+def tabulate(one: dict[str, Any], most: int) -> np.ndarray:
+    """Merge the cells of one prompt: [cells, 2] of the base, and of what it is held against."""
+    base = counter(one["base"])
+    if one["law"] is None:
+        return stats.merge_samples(base, counter(one["reference"]), most)
+    return stats.merge_law(base, {tuple(cell): chance for cell, chance in one["law"]}, most)
 
 
 def warn(servers: Sequence[dict[str, Any]]) -> list[str]:

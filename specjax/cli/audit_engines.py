@@ -25,6 +25,7 @@ def engines(
     """
     from specjax.audit.borrow import NotInstalled
     from specjax.audit.engines import Replayed, audit_engines, findings
+    from specjax.compile_cache import enable_compile_cache
     from specjax.engine.progress import bar
     from specjax.files import write_json
     from specjax.oracle.ask import ask
@@ -36,6 +37,7 @@ def engines(
         except OracleMissing as missing:
             raise NotInstalled(str(missing)) from None
 
+    enable_compile_cache()
     with bar("replaying samplers") as tell:
         rows = audit_engines(ask_vllm, tell, num_batches=batches, num_draws=draws)
     typer.echo(

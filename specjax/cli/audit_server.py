@@ -57,9 +57,11 @@ def server(
     from specjax.engine.progress import bar
     from specjax.files import write_json
 
+    if temperature is None:
+        temperature = 0.7 if reference_url else 1.0
     plan = Plan(
         prompts=prompt or PROMPTS,
-        temperature=temperature or (0.7 if reference_url else 1.0),
+        temperature=temperature,
         tokens=tokens,
         tv=tv,
         power=power,

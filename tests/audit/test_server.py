@@ -132,7 +132,7 @@ def test_what_a_server_cannot_do_is_said(faults, words):
         (("--base-url", "http://127.0.0.1:9", "--extra", "[1]"), "must be a JSON object"),
         (("--base-url", "http://127.0.0.1:9", "--tv", "2"), "tv must lie between 0 and 1, got 2"),
         (("--base-url", "http://127.0.0.1:9", "--cells", "1"), "cells must be at least 2"),
-        (("--base-url", "http://127.0.0.1:9", "--temperature", "-1"), "got -1"),
+        (("--base-url", "http://127.0.0.1:9", "--temperature", "0"), "must be > 0, got 0"),
     ],
 )
 def test_bad_arguments_are_one_clear_error(arguments, words):

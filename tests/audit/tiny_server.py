@@ -1,6 +1,7 @@
 """A small real server that completes prompts by a known law, or by a wrong one, over HTTP."""
 
 import contextlib
+import itertools
 import json
 import socket
 import threading
@@ -72,7 +73,7 @@ class TinyServer:
         choice = {"index": index, "token_ids": text, "prompt_token_ids": ids}
         if body.get("echo"):
             logs = np.log(self.faults.laws)
-            pairs = list(zip(ids, ids[1:], strict=False))
+            pairs = list(itertools.pairwise(ids))
             choice["logprobs"] = {
                 "token_logprobs": [None, *(float(logs[a, b]) for a, b in pairs)],
                 "top_logprobs": [None, *({"best": float(logs[a].max())} for a, _ in pairs)],

@@ -26,13 +26,17 @@ PLANS = {
     "against a server without speculation": Plan(prompts=PROMPTS[:2], tv=0.08, batch=256),
     "against its own logprobs": Plan(prompts=PROMPTS[:2], tv=0.08, batch=256, temperature=1.0),
 }
+STATE = {False: "stock", True: "repaired"}
 CASES = [(repairs, against) for repairs in (False, True) for against in PLANS]
 
 
 @pytest.fixture(params=["recorded", LIVE], scope="module")
 def answers(request, checkpoints):
     """Return what was collected in each of the cases, recorded or now."""
-    names = {case: f"audit_{['stock', 'repaired'][case[0]]}_{case[1].split()[-1]}" for case in CASES}
+    names = {
+        (repairs, against): f"audit_{STATE[repairs]}_{against.split()[-1]}"
+        for repairs, against in CASES
+    }
     jobs = {
         case: {
             "kind": "audit",
@@ -66,7 +70,9 @@ def answers(request, checkpoints):
             _, plain = start(False)
         except OracleMissing as missing:
             pytest.skip(str(missing))
-        servers = {repairs: start(repairs, "--speculative-config", config) for repairs in (False, True)}
+        servers = {
+            repairs: start(repairs, "--speculative-config", config) for repairs in (False, True)
+        }
         for case, job in jobs.items():
             repairs, against = case
             facts, base = servers[repairs]
@@ -88,7 +94,7 @@ def test_stock_vllm_is_flagged_and_repaired_vllm_passes(repairs, against, answer
     assert repairs or least < 1e-6
     draws, plan = report.findings[0].draws, PLANS[against]
     compared(
-        f"`specjax audit server`, {['stock', 'repaired'][repairs]} vLLM, draft_model, T > 0",
+        f"`specjax audit server`, {STATE[repairs]} vLLM, draft_model, T > 0",
         against,
         f"{len(plan.prompts)} prompts x {draws} draws (90% power at TV {plan.tv:g})",
         f"same law, p = {least:.2f}" if repairs else f"flagged, p < {max(least, 1e-300):.0e}",
