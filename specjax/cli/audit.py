@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from specjax.cli.audit_engines import engines
+from specjax.cli.audit_server import server
 from specjax.cli.errors import plainly
 from specjax.files import around_section, replace_section, write_json
 
@@ -14,6 +16,10 @@ if TYPE_CHECKING:
 
 SECTION = "rules"
 audit = typer.Typer(help="Prove by enumeration what the rules promise.", no_args_is_help=True)
+
+
+audit.command()(engines)
+audit.command()(server)
 
 
 @audit.callback()
