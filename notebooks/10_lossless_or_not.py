@@ -201,7 +201,8 @@ axes.get_figure()
 # %% [markdown]
 # The stock build divides the logits of draft positions by uninitialised memory instead of the
 # temperature. **Its greedy texts are perfect**: a test at temperature 0 says nothing about one
-# above it.
+# above it. And one of its prompts passes, for memory may hold the right number by accident: ask
+# several.
 #
 # ## Three puzzles
 #

@@ -1,14 +1,12 @@
 """A draft model with another vocabulary: what it shares, what it may say, and its law."""
 
 import itertools
-import json
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
 
 from specjax import LLM, SamplingParams
 from specjax import sampling as s
@@ -21,37 +19,12 @@ from specjax.engine.vocabulary import Vocabulary, find_shared
 from specjax.models.toy import markov_target
 from specjax.verify.rejection import rejection
 from specjax.verify.walk import walk
+from tests.checkpoints.foreign import FOREIGN, KEPT, foreign_draft
 from tests.engine.backends import byte_fallback, byte_level, unigram
 
 TOKENS = load_tokenizer(resolve("bundled"))
 PROMPTS = [{"prompt_token_ids": TOKENS.encode(one["turns"][0])[:28]} for one in prompts()][:8]
 PARAMS = [SamplingParams(temperature=t, max_tokens=32, seed=5) for t in (0.0, 0.8)] * 4
-KEPT, FOREIGN = 1500, 40  # of 2,048 tokens; tokens of no merge
-
-
-def foreign_draft(folder, kept, foreign):
-    """Write the shipped draft model with its first tokens only, others beside them, shuffled."""
-    source, folder = resolve("bundled:draft"), folder / f"draft_{kept}_{foreign}"
-    folder.mkdir()
-    new = np.random.default_rng(0).permutation(kept + foreign)  # a token's new id
-    tokenizer = json.loads((source / "tokenizer.json").read_text())
-    model = tokenizer["model"]
-    old = {word: i for word, i in model["vocab"].items() if i < kept}
-    old |= {f"<foreign {i}>": kept + i for i in range(foreign)}
-    model["vocab"] = {word: int(new[i]) for word, i in old.items()}
-    model["merges"] = [pair for pair in model["merges"] if "".join(pair) in old]
-    tokenizer["added_tokens"][0]["id"] = end = int(new[0])
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    (folder / "tokenizer_config.json").write_bytes((source / "tokenizer_config.json").read_bytes())
-    config = json.loads((source / "config.json").read_text())
-    config |= {"vocab_size": len(new), "eos_token_id": end, "pad_token_id": end}
-    (folder / "config.json").write_text(json.dumps(config))
-    weights = load_file(source / "model.safetensors")
-    table = weights["model.embed_tokens.weight"]
-    rows = np.concatenate([table[:kept], table[:foreign]])  # the foreign ones are serious rivals
-    weights["model.embed_tokens.weight"] = rows[np.argsort(new)]
-    save_file(weights, folder / "model.safetensors")
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +34,7 @@ def shuffled(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def foreign(tmp_path_factory):
-    return foreign_draft(tmp_path_factory.mktemp("foreign"), KEPT, FOREIGN)
+    return foreign_draft(tmp_path_factory.mktemp("foreign"))
 
 
 def drafted(folder, how, heterogeneous=True):
