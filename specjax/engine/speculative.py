@@ -53,6 +53,7 @@ class SpeculativeConfig:
     normalized: ``method`` is always set (inferred from ``model`` if absent) and n-gram bounds
     are filled in (5 and 5, or one equal to the other). ``draft_sample_method`` "coupled" is
     specjax's own: the draft model samples with the target's noise, so the text cannot change.
+    ``use_heterogeneous_vocab`` goes with each of them, where vLLM's is for "greedy" only.
     So are the rejection_sample_methods "typical" (older vLLM's, with its names and defaults of
     ``posterior_threshold`` and ``posterior_alpha``) and "entropy" (vllm-ascend's, likewise).
 
