@@ -1,4 +1,4 @@
-"""``specjax audit``: what law the verification rules really have."""
+"""``specjax audit``: what law rules, engines and servers really have."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from specjax.cli.audit_engines import engines
 from specjax.cli.audit_server import server
 from specjax.cli.errors import plainly
 
-audit = typer.Typer(help="Prove by enumeration what the rules promise.", no_args_is_help=True)
+audit = typer.Typer(help="Which law rules, engines and servers have.", no_args_is_help=True)
 
 
 audit.command()(engines)
@@ -19,7 +19,7 @@ audit.command()(server)
 
 @audit.callback()
 def every() -> None:
-    """Prove by enumeration what the rules promise."""
+    """Which law rules, engines and servers have."""
 
 
 @audit.command()
