@@ -45,7 +45,7 @@ class Replayed(NamedTuple):
     equal: int | None  # batches with the very tokens of our kernel
     tv_first: float | None  # total variation of the first token from the target's law
     tv_joint: float | None  # and of the first DEPTH + 1
-    by_chance: float | None  # the joint's, if the law were right
+    by_chance: float | None  # the joint's, at most, if the law were right
     verdict: str
 
     @property

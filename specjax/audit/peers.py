@@ -17,7 +17,10 @@ from specjax.audit.borrow import NotInstalled, borrow
 
 # (batch, seed) -> the batch with the noise it was answered with, and the tokens of every row
 Replay = Callable[[Batch, int], tuple[Batch, list[list[int]]]]
-ASCEND_HOW = "pip install --no-deps vllm-ascend; it also needs torch: pip install 'specjax[bridge]'"
+ASCEND_HOW = (
+    "pip install 'specjax[bridge]' for torch, then "
+    "pip install --no-deps --only-binary :all: vllm-ascend"
+)
 TPU_HOW = "pip install --no-deps tpu-inference"
 PLACES = ROWS * K  # drafted tokens of the largest batch
 
