@@ -1,7 +1,7 @@
 """A client of an OpenAI-compatible server: what it draws, says greedily, and how it scores.
 
 Only /v1/models and /v1/completions are needed; /version and /metrics are read if they exist.
-The server must tell token ids (``return_token_ids``: vLLM and SGLang do).
+The server must tell token ids (``return_token_ids``, as vLLM has it).
 """
 
 import re
@@ -42,10 +42,14 @@ class Server:
         if not self.url.startswith(("http://", "https://")):
             raise ValueError(f"a base URL starts with http:// or https://, got {url!r}")
         headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
-        fresh = httpx.Limits(max_keepalive_connections=0)  # an idle one may be closed under us
-        self._client = httpx.Client(headers=headers, timeout=timeout, limits=fresh)
+        self._client = httpx.Client(
+            headers=headers,
+            timeout=timeout,
+            limits=httpx.Limits(max_keepalive_connections=0),  # idle ones may be closed under us
+            trust_env=httpx.URL(self.url).host not in ("localhost", "127.0.0.1", "::1"),  # proxies
+        )
         self.extra = dict(extra or {})
-        known = [one["id"] for one in self._ask("GET", "/v1/models").json()["data"]]
+        known = [one["id"] for one in self._ask("GET", "/v1/models", "data")]
         if model is None and len(known) != 1:
             raise ValueError(f"{self.url} serves {known}: say which with --model")
         if model is not None and model not in known:
@@ -120,16 +124,16 @@ class Server:
     def _ids(self, choice: Mapping[str, Any]) -> tuple[int, ...]:
         if choice.get("token_ids") is None:
             raise ValueError(
-                f"{self.url} does not tell token ids (return_token_ids): vLLM >= 0.10.2 does"
+                f"{self.url} does not tell token ids: it must know return_token_ids, as vLLM does"
             )
         return tuple(choice["token_ids"])
 
     def _complete(self, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
         body = {"model": self.model, "return_token_ids": True, **self.extra, **asked}
-        choices = self._ask("POST", "/v1/completions", body).json()["choices"]
+        choices = self._ask("POST", "/v1/completions", "choices", body)
         return sorted(choices, key=lambda choice: choice["index"])
 
-    def _ask(self, method: str, path: str, body: Any = None) -> httpx.Response:
+    def _ask(self, method: str, path: str, wanted: str, body: Any = None) -> Any:
         try:
             answer = self._client.request(method, self.url + path, json=body)
         except httpx.TimeoutException:
@@ -143,4 +147,10 @@ class Server:
             ) from None
         if not answer.is_success:
             raise ValueError(f"{self.url}{path} answered {answer.status_code}: {answer.text:.300}")
-        return answer
+        try:
+            return answer.json()[wanted]
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(
+                f"{self.url}{path} does not speak OpenAI's protocol: there is no {wanted!r} in "
+                f"{answer.text!r:.200}"
+            ) from None

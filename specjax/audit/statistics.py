@@ -6,6 +6,7 @@ of it without its last token, so that nothing common is thrown together.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from scipy.optimize import root_scalar
@@ -81,7 +82,10 @@ def p_value(ours: Counter, theirs: Counter, most: int = 10**6) -> float:
 
 def p_value_of_samples(table: np.ndarray) -> float:
     """Return the chance of counts [cells, 2] this different under one common law."""
-    return 1.0 if len(table) < 2 else float(chi2_contingency(table, correction=False)[1])
+    if len(table) < 2:
+        return 1.0
+    test: Any = chi2_contingency(table, correction=False)
+    return float(test.pvalue)
 
 
 def p_value_of_law(table: np.ndarray) -> float:
@@ -89,7 +93,8 @@ def p_value_of_law(table: np.ndarray) -> float:
     if len(table) < 2:
         return 1.0
     seen, expected = table.T
-    return float(chisquare(seen, expected * (seen.sum() / expected.sum()))[1])
+    test: Any = chisquare(seen, expected * (seen.sum() / expected.sum()))
+    return float(test.pvalue)
 
 
 def total_variation(table: np.ndarray) -> float:

@@ -1,4 +1,4 @@
-"""``specjax audit``: what law the verification rules really have."""
+"""``specjax audit``: what law rules, engines and servers really have."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from specjax.audit.rules import Audit
 
 SECTION = "rules"
-audit = typer.Typer(help="Prove by enumeration what the rules promise.", no_args_is_help=True)
+audit = typer.Typer(help="Which law rules, engines and servers have.", no_args_is_help=True)
 
 
 audit.command()(engines)
@@ -24,7 +24,7 @@ audit.command()(server)
 
 @audit.callback()
 def every() -> None:
-    """Prove by enumeration what the rules promise."""
+    """Which law rules, engines and servers have."""
 
 
 @audit.command()

@@ -47,7 +47,7 @@ def engines(
     for row in rows:
         show(row)
     for finding in findings():
-        typer.echo(f"found on {finding['date']} ({finding['source']}):")
+        typer.echo(f"found {finding['date']}, {finding['source']}:")
         for fields in finding["rows"]:
             show(Replayed(**fields))
     if json_file is not None:

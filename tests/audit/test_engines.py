@@ -137,7 +137,26 @@ def test_vllm_is_compared_on_what_it_is_asked():
     assert (row.cases, row.equal, row.differs) == (6, 5, True)
     assert asked[0][:2] == (".npz", 6)
 
+
+def test_what_is_absent_or_has_changed_gets_a_row_that_says_so(tmp_path, monkeypatch):
+    """Packages with the right names and other code: stale ones, or none where they are not."""
+    for package, file in (
+        ("vllm_ascend", "sample/rejection_sampler.py"),
+        ("tpu_inference", "layers/jax/sample/rejection_sampler.py"),
+    ):
+        (tmp_path / package / file).parent.mkdir(parents=True)
+        (tmp_path / package / "__init__.py").touch()
+        (tmp_path / "vllm_ascend" / "sample" / "rejection_sampler.py").write_text("LIMIT = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
     def missing(path, number):
         raise NotInstalled("vllm is not installed: make oracle")
 
-    assert engines.replay_vllm(missing, 1).verdict == "vllm is not installed: make oracle"
+    vllm, ascend, tpu, *laws = engines.audit_engines(
+        missing, lambda done, total: None, num_batches=1, num_draws=1
+    )
+    assert vllm.verdict == "vllm is not installed: make oracle"
+    assert "its code has changed: KeyError('sample_recovered_tokens_pytorch')" in ascend.verdict
+    assert tpu.verdict == "tpu_inference is not installed: pip install --no-deps tpu-inference"
+    assert len(laws) == 2
+    assert not any(row.differs for row in (vllm, ascend, tpu, *laws))

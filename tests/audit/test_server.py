@@ -158,6 +158,13 @@ def test_what_cannot_be_audited_is_refused_before_anything_is_drawn(arguments, w
     assert not application.bodies
 
 
+def test_what_is_no_such_server_is_said():
+    with serving(Faults(hides=("models",))) as (url, _):
+        result = audit("--base-url", url)
+    assert result.exit_code == 2
+    assert "does not speak OpenAI's protocol: there is no 'data' in 'hello'" in result.output
+
+
 def test_without_httpx_the_remedy_is_named(monkeypatch):
     monkeypatch.delitem(sys.modules, "specjax.audit.client")
     monkeypatch.setitem(sys.modules, "httpx", None)

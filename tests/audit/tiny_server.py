@@ -24,7 +24,7 @@ class Faults:
     ignores_law: bool = False  # likewise, at any temperature
     greedy_slip: int | None = None  # index of a token that is not the likeliest
     refuses_n: bool = False
-    hides: tuple[str, ...] = ()  # fields of a choice, or "metrics"
+    hides: tuple[str, ...] = ()  # fields of a choice, "metrics" or "models"
     laws: np.ndarray = field(default_factory=lambda: LAWS)
     num_drafts: int | None = 0  # grows by one a text; None: says it never drafts
 
@@ -52,7 +52,7 @@ class TinyServer:
     def answer(self, path: str, body) -> tuple[int, object]:
         """Return the status and what to say."""
         if path == "/v1/models":
-            return 200, {"data": [{"id": "tiny"}]}
+            return 200, "hello" if "models" in self.faults.hides else {"data": [{"id": "tiny"}]}
         if path == "/metrics" and "metrics" not in self.faults.hides:
             return 200, f"vllm:spec_decode_num_drafts_total{{engine='0'}} {float(self.drafts)}\n"
         if path != "/v1/completions":
