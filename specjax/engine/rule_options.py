@@ -3,8 +3,6 @@
 import itertools
 from collections.abc import Sequence
 
-from specjax.verify.synthetic import from_length
-
 LOSSY = {  # what a rule gives up
     "synthetic": "drafts are accepted at given rates, whatever their tokens: measure with it",
     "typical": "drafts are accepted where the target finds them likely enough (Medusa)",
@@ -47,6 +45,14 @@ def synthetic_rates(
     if any(later > rate for rate, later in itertools.pairwise(rates)):
         raise ValueError(f"synthetic_acceptance_rates must be non-increasing{said}")
     return rates
+
+
+def from_length(length: float, depth: int) -> tuple[float, ...]:
+    """Return unconditional rates of a mean acceptance length in [1, depth + 1].
+
+    The schedule of least variance, as vLLM's: whole tokens surely, the rest as one chance.
+    """
+    return tuple(min(max(length - 1 - i, 0.0), 1.0) for i in range(depth))
 
 
 def posterior(

@@ -47,11 +47,3 @@ def to_conditional(unconditional: Sequence[float]) -> tuple[float, ...]:
     """
     pairs = zip(unconditional, (1.0, *unconditional[:-1]), strict=True)
     return tuple(rate / before if before > 0 else 0.0 for rate, before in pairs)
-
-
-def from_length(length: float, depth: int) -> tuple[float, ...]:
-    """Return unconditional rates of a mean acceptance length in [1, depth + 1].
-
-    The schedule of least variance, as vLLM's: whole tokens surely, the rest as one chance.
-    """
-    return tuple(min(max(length - 1 - i, 0.0), 1.0) for i in range(depth))

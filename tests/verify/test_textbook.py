@@ -7,12 +7,13 @@ import pytest
 
 from specjax import sampling as s
 from specjax.audit.request import plain_request, repeat
+from specjax.engine.rule_options import from_length
 from specjax.types import Draft
 from specjax.verify.block import block
 from specjax.verify.entropy import entropy
 from specjax.verify.noise import Noise, by_round, by_token
 from specjax.verify.rejection_tree import rejection_tree
-from specjax.verify.synthetic import from_length, synthetic, to_conditional
+from specjax.verify.synthetic import synthetic, to_conditional
 from specjax.verify.typical import typical
 from tests.laws.test_rules import emitted
 
