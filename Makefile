@@ -38,6 +38,7 @@ bench: $(VENV)/.dev
 
 readme: $(VENV)/.dev
 	$(BIN)/specjax demo --out docs/demo.png --readme README.md
+	$(BIN)/specjax audit rules --picture docs/rules.png --readme README.md
 	$(BIN)/specjax bench peers --json docs/peers.json --readme README.md
 
 $(BIN)/python:

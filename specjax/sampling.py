@@ -6,6 +6,7 @@ nothing random is carried from step to step.
 """
 
 import functools
+import math
 from typing import NamedTuple
 
 import jax
@@ -82,9 +83,7 @@ def choose(
     logits: Float[Array, "B N V"], noise: Float[Array, "B N V"], sampling: Sampling
 ) -> Int[Array, "B N"]:
     """Sample by the Gumbel trick; temperature 0 needs no case of its own."""
-    return jnp.argmax(logits + sampling.temperature[:, None, None] * noise, axis=-1).astype(
-        jnp.int32
-    )
+    return likeliest(logits + sampling.temperature[:, None, None] * noise)
 
 
 def trail(draft: Draft, vocab_size: int) -> Int[Array, "B N P"]:
@@ -202,12 +201,12 @@ def threshold(
     weights: Float[Array, "B N V"], mass: Float[Array, "B N V"], goal: Float[Array, "B #N"]
 ) -> Float[Array, "B N 1"]:
     """Find the largest t for which the mass of {weights >= t} reaches the goal, or 0."""
-    bits = jax.lax.bitcast_convert_type(weights, jnp.int32)
 
     def halve(_, bounds):
         low, high = bounds
         middle = low + (high - low) // 2
-        reached = jnp.where(bits >= middle[:, :, None], mass, 0.0).sum(axis=-1) >= goal
+        bar = jax.lax.bitcast_convert_type(middle, jnp.float32)[:, :, None]
+        reached = jnp.where(weights >= bar, mass, 0.0).sum(axis=-1) >= goal
         return jnp.where(reached, middle, low), jnp.where(reached, high, middle)
 
     shape = weights.shape[:2]
@@ -221,8 +220,30 @@ def law(logits: Float[Array, "B N V"], sampling: Sampling) -> Float[Array, "B N 
     """Return the probabilities softmax(logits / T); one-hot at temperature 0."""
     temperature = sampling.temperature[:, None, None]
     soft = jax.nn.softmax(logits / jnp.maximum(temperature, 1e-5), axis=-1)
-    hard = jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1], dtype=jnp.float32)
+    index = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
+    hard = (index == likeliest(logits)[:, :, None]).astype(jnp.float32)
     return jnp.where(temperature > 0, soft, hard)
+
+
+def likeliest(logits: Float[Array, "*B V"]) -> Int[Array, "*B"]:
+    """Return what ``argmax`` does, the first largest entry's index, by blocks.
+
+    XLA's argmax looks at one number at a time on CPUs; its max of every block does not.
+    """
+    size = logits.shape[-1]
+    block = math.gcd(size, 1024)
+    blocks = logits.reshape(*logits.shape[:-1], size // block, block)
+    best = jnp.argmax(blocks.max(axis=-1), axis=-1, keepdims=True)
+    inside = jnp.take_along_axis(blocks, best[..., None], axis=-2)[..., 0, :]
+    return (best[..., 0] * block + jnp.argmax(inside, axis=-1)).astype(jnp.int32)
+
+
+def warp(
+    logits: Float[Array, "B N V"], draft: Draft, text: Text, sampling: Sampling
+) -> Float[Array, "B N V"]:
+    """Return the target's law after each node of a draft, given all that the request asks."""
+    path = trail(draft, logits.shape[-1])
+    return law(constrain(logits, path, text, sampling), sampling)
 
 
 def score(logits: Float[Array, "B P V"], tokens: Int[Array, "B P"], num_logprobs: int) -> Logprobs:

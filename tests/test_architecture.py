@@ -100,7 +100,7 @@ def test_the_core_touches_no_clock_file_socket_environment_or_global_generator(f
 @pytest.mark.parametrize("file", FILES, ids=name)
 def test_engines_stay_outside(file):
     """torch and transformers only where an optional extra needs them, and imported late."""
-    late = {"specjax/weights/convert.py": "torch"}
+    late = {"specjax/weights/convert.py": "torch", "specjax/audit/peers.py": "torch"}
     for module, at_top in imports(file):
         package = module.split(".")[0]
         assert package not in {"vllm", "torch_npu"}, module

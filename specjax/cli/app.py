@@ -14,6 +14,7 @@ from typer.core import TyperCommand
 
 from specjax import __version__
 from specjax.cli import INTERRUPTED, leave
+from specjax.cli.audit import audit
 from specjax.cli.bench import bench
 from specjax.cli.errors import DEBUG, plainly
 from specjax.cli.oracle import oracle
@@ -27,6 +28,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(audit, name="audit")
 app.add_typer(bench, name="bench")
 app.add_typer(oracle, name="oracle")
 

@@ -55,6 +55,17 @@ def step(
 
 @bench.command()
 @plainly
+def verify(json_file: Json = None, reps: Reps = 15) -> None:
+    """Time every verification rule at the shapes of real vocabularies (a minute)."""
+    from specjax.bench.verify import bench_verify
+    from specjax.compile_cache import enable_compile_cache
+
+    enable_compile_cache()
+    bench_verify(json_file, reps=reps)
+
+
+@bench.command()
+@plainly
 def peers(
     model: Annotated[str, typer.Option(help="Checkpoint folder, or 'bundled'.")] = "bundled",
     draft: Annotated[str, typer.Option(help="The draft model's.")] = "bundled:draft",

@@ -1,5 +1,6 @@
 """From folders and options to an ``Engine`` and its ``Params``."""
 
+import warnings
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,12 +11,20 @@ from specjax.config import ModelConfig
 from specjax.drafters.draft_model import draft_model
 from specjax.drafters.ngram import ngram
 from specjax.drafters.none import none
+from specjax.drafters.translated import Bilingual, Dictionary, translated
 from specjax.engine.device import shard
+from specjax.engine.rule_options import LOSSY
 from specjax.engine.speculative import SpeculativeConfig
 from specjax.engine.tokenizer import Tokenizer, load_tokenizer
+from specjax.engine.vocabulary import Vocabulary, check_same, find_shared
 from specjax.models.build import build_target
-from specjax.types import Engine, Params, PyTree
+from specjax.types import Drafter, Engine, Params, PyTree, Rule
+from specjax.verify.block import block
+from specjax.verify.entropy import entropy
 from specjax.verify.rejection import rejection
+from specjax.verify.rejection_tree import rejection_tree
+from specjax.verify.synthetic import synthetic, to_conditional
+from specjax.verify.typical import typical
 from specjax.verify.walk import walk
 from specjax.weights.hf_config import read_config
 from specjax.weights.load import load_params
@@ -27,6 +36,7 @@ class Model(NamedTuple):
     folder: Path
     config: ModelConfig
     tokenizer: Tokenizer
+    dictionary: Dictionary | None = None  # of a draft model that has its own vocabulary
 
 
 def describe(model: str | Path, dtype: str, max_model_len: int | None = None) -> Model:
@@ -36,38 +46,73 @@ def describe(model: str | Path, dtype: str, max_model_len: int | None = None) ->
     return Model(folder, config, load_tokenizer(folder))
 
 
-def check_pair(target: Model, draft: Model) -> None:
-    """Make sure that both read the same token ids.
+def match(target: Model, draft: Model, *, heterogeneous: bool) -> Model:
+    """Return the draft model, with a dictionary if it may have a vocabulary of its own.
 
-    Raises ValueError naming the first difference.
+    Raises ValueError when the vocabularies do not fit.
     """
-    if target.config.vocab_size != draft.config.vocab_size:
-        raise ValueError(
-            f"target and draft model must have the same vocabulary: {target.folder} has "
-            f"{target.config.vocab_size} tokens, {draft.folder} has {draft.config.vocab_size}."
-        )
-    ours, theirs = (m.tokenizer.backend.get_vocab() for m in (target, draft))
-    for word in sorted(ours.keys() | theirs.keys(), key=lambda w: ours.get(w, theirs.get(w, 0))):
-        if ours.get(word) != theirs.get(word):
-            raise ValueError(
-                f"target and draft model must have the same vocabulary: token {word!r} is "
-                f"{ours.get(word)} in {target.folder} and {theirs.get(word)} in {draft.folder}."
-            )
+    ours, theirs = (
+        Vocabulary(model.tokenizer, model.config.vocab_size, model.folder)
+        for model in (target, draft)
+    )
+    if heterogeneous:
+        return draft._replace(dictionary=find_shared(ours, theirs))
+    check_same(ours, theirs)
+    return draft
 
 
 def build_engine(target: Model, draft: Model | None, config: SpeculativeConfig | None) -> Engine:
-    """Choose drafter and rule. A draft with a law of its own needs rejection; others walk."""
+    """Choose drafter and rule."""
     model = build_target(target.config)
     if config is None:
         return Engine(model, none, walk, window=0)
     depth = config.num_speculative_tokens
     if draft is None:
         longest, shortest = config.prompt_lookup_max or 0, config.prompt_lookup_min or 0
-        return Engine(model, ngram(depth, longest, shortest), walk, window=0)
-    reach = min(draft.config.max_position_embeddings, config.max_model_len or 2**30)
-    method = config.draft_sample_method
-    drafter = draft_model(build_target(draft.config), depth, method, reach)
-    return Engine(model, drafter, rejection if method == "probabilistic" else walk, window=0)
+        drafter = ngram(depth, longest, shortest)
+    else:
+        reach = min(draft.config.max_position_embeddings, config.max_model_len or 2**30)
+        own = build_target(draft.config)
+        if draft.dictionary is not None:
+            own = translated(own, model.vocab_size)
+        drafter = draft_model(own, depth, config.draft_sample_method, reach)
+    return Engine(model, drafter, choose_rule(config, drafter), window=0)
+
+
+def choose_rule(config: SpeculativeConfig, drafter: Drafter) -> Rule:
+    """Choose how drafts are verified; one warning if that changes the target's law.
+
+    "standard" walks, unless the draft has a law of its own: then it needs rejection, and a
+    tree that of siblings.
+
+    Raises:
+        ValueError: the rule is for chains and the drafter makes trees.
+    """
+    method = config.rejection_sample_method
+    is_chain = drafter.nodes == drafter.depth + 1
+    if not is_chain and method not in ("standard", "typical"):
+        raise ValueError(
+            f"rejection_sample_method={method!r} verifies chains, and this drafter makes trees: "
+            "use 'standard' or 'typical'."
+        )
+    if method in LOSSY:
+        warnings.warn(
+            f"rejection_sample_method={method!r} is lossy, the text does not follow the target's "
+            f"law: {LOSSY[method]}.",
+            stacklevel=4,  # whoever made the LLM
+        )
+    threshold, alpha = config.posterior_threshold, config.posterior_alpha
+    if method == "typical":
+        return typical(threshold, alpha)
+    if method == "entropy":
+        return entropy(threshold, alpha)
+    if method == "synthetic":
+        return synthetic(to_conditional(config.synthetic_acceptance_rates or ()))
+    if method == "block":
+        return block
+    if config.method == "draft_model" and config.draft_sample_method == "probabilistic":
+        return rejection if is_chain else rejection_tree
+    return walk
 
 
 def load(target: Model, draft: Model | None, mesh: Mesh) -> Params:
@@ -75,6 +120,7 @@ def load(target: Model, draft: Model | None, mesh: Mesh) -> Params:
 
     def read(model: Model) -> PyTree:
         params = load_params(model.folder, model.config, mesh.devices.flat[0])
-        return params if mesh.size == 1 else shard(params, mesh)
+        params = params if mesh.size == 1 else shard(params, mesh)
+        return params if model.dictionary is None else Bilingual(params, model.dictionary)
 
     return Params(read(target), None if draft is None else read(draft))

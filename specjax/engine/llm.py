@@ -7,7 +7,7 @@ from typing import Any
 
 from specjax.bundled import resolve
 from specjax.engine import intake, loop
-from specjax.engine.build import Model, build_engine, check_pair, describe, load
+from specjax.engine.build import Model, build_engine, describe, load, match
 from specjax.engine.device import check_divisible, choose_devices
 from specjax.engine.intake import Prompt
 from specjax.engine.legacy import accept_engine_only, translate_legacy
@@ -43,8 +43,9 @@ class LLM:
         device: "auto", or a jax platform: "cpu", "gpu", "tpu".
 
     The text never depends on the drafter (same seed, same text), unless
-    ``draft_sample_method="probabilistic"`` asks for rejection sampling: then the law is the
-    target's and the text is another sample of it.
+    ``draft_sample_method="probabilistic"`` asks for rejection sampling or
+    ``rejection_sample_method="block"`` for block verification: then the law is the target's
+    and the text is another sample of it. Rules that change the law warn when they are chosen.
     """
 
     def __init__(
@@ -216,7 +217,7 @@ class LLM:
         config = self.speculative_config
         if config is not None and config.model is not None and config.method == "draft_model":
             draft = describe(config.model, dtype, max_model_len)
-            check_pair(target, draft)
+            draft = match(target, draft, heterogeneous=config.use_heterogeneous_vocab)
         return target, draft
 
     def _read(self, prompts, sampling_params) -> list[tuple[Prompt, list[Request]]]:

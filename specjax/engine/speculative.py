@@ -10,6 +10,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, no_type_check
 
+from specjax.engine.rule_options import RULES, posterior, synthetic_rates
 from specjax.files import read_json_object
 
 METHODS = ("ngram", "draft_model")
@@ -18,14 +19,14 @@ LATER_METHODS = (  # known by name, refused in this version
     "custom_class", "ngram_gpu",
 )  # fmt: skip
 CHOICES = {
-    "rejection_sample_method": ("standard", "block", "synthetic"),
+    "rejection_sample_method": RULES,
     "draft_sample_method": ("greedy", "probabilistic", "coupled"),
 }
 AT_LEAST = {  # smallest value of each number that has one
     "draft_tensor_parallel_size": 1, "max_model_len": 1, "prompt_lookup_max": 1,
     "prompt_lookup_min": 1, "suffix_decoding_max_tree_depth": 1,
     "suffix_decoding_max_cached_requests": 0, "suffix_decoding_max_spec_factor": 0,
-    "suffix_decoding_min_token_prob": 0,
+    "suffix_decoding_min_token_prob": 0, "posterior_alpha": 0,
 }  # fmt: skip
 
 # Options of a speculative_config that cannot change what specjax does.
@@ -52,6 +53,9 @@ class SpeculativeConfig:
     normalized: ``method`` is always set (inferred from ``model`` if absent) and n-gram bounds
     are filled in (5 and 5, or one equal to the other). ``draft_sample_method`` "coupled" is
     specjax's own: the draft model samples with the target's noise, so the text cannot change.
+    ``use_heterogeneous_vocab`` goes with each of them, where vLLM's is for "greedy" only.
+    So are the rejection_sample_methods "typical" (older vLLM's, with its names and defaults of
+    ``posterior_threshold`` and ``posterior_alpha``) and "entropy" (vllm-ascend's, likewise).
 
     Raises:
         ValueError: a value is wrong, contradicts another one, or is not in this version.
@@ -73,6 +77,8 @@ class SpeculativeConfig:
     rejection_sample_method: str = "standard"
     synthetic_acceptance_rates: Sequence[float] | None = None
     synthetic_acceptance_length: float | None = None
+    posterior_threshold: float | None = None
+    posterior_alpha: float | None = None
     draft_sample_method: str = "greedy"
     disable_padded_drafter_batch: bool = False
 
@@ -97,6 +103,7 @@ class SpeculativeConfig:
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {choices}, got {getattr(self, name)!r}.")
         self._check_schedule()
+        self._complete_rule()
         self._refuse_what_is_missing()
 
     @classmethod
@@ -203,25 +210,22 @@ class SpeculativeConfig:
                 )
             previous = entry[1]
 
+    def _complete_rule(self):
+        """Check the options of the verification rule and fill them in."""
+        rule, rates = self.rejection_sample_method, self.synthetic_acceptance_rates
+        length, depth = self.synthetic_acceptance_length, self.num_speculative_tokens
+        threshold, alpha = posterior(rule, self.posterior_threshold, self.posterior_alpha)
+        for name, value in (
+            ("synthetic_acceptance_rates", synthetic_rates(rule, rates, length, depth)),
+            ("synthetic_acceptance_length", None),
+            ("posterior_threshold", threshold),
+            ("posterior_alpha", alpha),
+        ):
+            object.__setattr__(self, name, value)
+
     def _refuse_what_is_missing(self):
-        synthetic = (self.synthetic_acceptance_rates, self.synthetic_acceptance_length)
-        if self.rejection_sample_method != "synthetic" and synthetic != (None, None):
-            raise ValueError(
-                "synthetic_acceptance_rates / synthetic_acceptance_length are only valid with "
-                "rejection_sample_method='synthetic'."
-            )
-        if self.rejection_sample_method != "standard":
-            raise ValueError(
-                f"rejection_sample_method={self.rejection_sample_method!r} is not in this version "
-                "of specjax: use 'standard'."
-            )
         if self.use_heterogeneous_vocab and self.method != "draft_model":
             raise ValueError("use_heterogeneous_vocab only works with method='draft_model'.")
-        if self.use_heterogeneous_vocab:
-            raise ValueError(
-                "use_heterogeneous_vocab=True is not in this version of specjax: "
-                "use a draft model with the target's vocabulary."
-            )
         if self.num_speculative_tokens_per_batch_size is not None:
             raise ValueError(
                 "num_speculative_tokens_per_batch_size is not in this version of specjax: "

@@ -19,6 +19,7 @@ KINDS = {  # what each kind of job must hold, and what it may hold
     ),
     "session": (("model",), ("speculative_config", "engine", "repairs")),
     "serve": (("model", "requests"), ("arguments", "start_timeout", "repairs")),
+    "server": (("model",), ("arguments", "start_timeout", "repairs")),
     "rejection": (("arrays", "num_batches"), ("repairs",)),
     "ngram": (("cases",), ()),
 }
@@ -79,6 +80,30 @@ def open_session(
         yield versions, complete
 
 
+@contextmanager
+def open_server(
+    model: str,
+    *,
+    arguments: Sequence[str] = (),
+    repairs: bool = True,
+    timeout: float = TIMEOUT,
+    threads: int = 1,
+) -> Iterator[tuple[dict[str, Any], str]]:
+    """Start ``vllm serve``; yield {"versions", "repairs", "seconds"} and its URL.
+
+    ``arguments`` are of its command line. The server ends with the ``with`` block. Raises as
+    ``ask`` does.
+    """
+    job = check(
+        {"kind": "server", "model": model, "arguments": list(arguments), "repairs": repairs}
+        | {"start_timeout": timeout}
+    )
+    with start(threads) as worker:
+        answer = answered(worker, job, timeout=timeout)
+        url = answer.pop("url")
+        yield answer, url
+
+
 def start(threads: int) -> Worker:
     """Start the driver under vLLM's interpreter; it waits for its job."""
     environment = {
@@ -97,7 +122,7 @@ def answered(worker: Worker, message: Any, *, timeout: float, last: bool = False
     except WorkerFailure as error:
         raise OracleError(str(error)) from None
     if "error" in answer:
-        words = worker.last_words() if message.get("kind") == "serve" else ""
+        words = worker.last_words() if message.get("kind") in ("serve", "server") else ""
         raise OracleError(f"vLLM failed: {answer['error']}{words}")
     return answer
 

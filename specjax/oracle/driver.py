@@ -1,9 +1,9 @@
 """Ask vLLM: a JSON job in a line on stdin, its JSON answer in a line on stdout.
 
 Run by path under the oracle's own interpreter: it imports vLLM and nothing of specjax.
-``{"kind": "offline" | "session" | "serve" | "rejection" | "ngram", ...}``; each function below
-says what its job holds. A failure is ``{"error": ...}`` and exit code 1. Everything vLLM
-prints goes to stderr.
+``{"kind": "offline" | "session" | "serve" | "server" | "rejection" | "ngram", ...}``; each
+function below says what its job holds. A failure is ``{"error": ...}`` and exit code 1.
+Everything vLLM prints goes to stderr.
 """
 
 import fcntl
@@ -38,7 +38,7 @@ def main() -> int:
         "HF_HUB_OFFLINE": "1",
     }
     os.environ.update(settings)
-    kinds = {"offline": offline, "session": session, "serve": serve}
+    kinds = {"offline": offline, "session": session, "serve": serve, "server": server}
     kinds |= {"rejection": rejection, "ngram": ngram}
     start, further = time.monotonic(), iter(())
 
@@ -55,6 +55,8 @@ def main() -> int:
         say(answer)
         for answer in further:
             say(answer)
+        if job["kind"] == "server":
+            sys.stdin.read()  # whoever asked ends this process group
     except Exception as error:
         traceback.print_exc()
         say({"error": f"{type(error).__name__}: {error}"})
@@ -70,7 +72,7 @@ def repairs(kind: str) -> dict:
     import specjax_repairs
 
     wanted = os.environ["VLLM_PLUGINS"] == REPAIRS
-    if kind == "serve" and wanted:
+    if kind in ("serve", "server") and wanted:
         return specjax_repairs.REPAIRS
     if kind in ("offline", "session", "rejection") and wanted and not specjax_repairs.APPLIED:
         raise RuntimeError("vLLM did not load the plugin with the repairs")
@@ -220,9 +222,29 @@ def counters(metrics) -> dict:
 def serve(job: dict) -> dict:
     """Start ``vllm serve``, send it requests one by one, and stop it.
 
-    Job: ``model``, ``arguments`` (of the command line), ``requests`` ({"path", "body"}; no
-    body means GET), ``start_timeout`` in seconds. Answer: ``responses`` as {"status", "text"}.
+    Job: that of ``server``, and ``requests`` ({"path", "body"}; no body means GET). Answer:
+    ``responses`` as {"status", "text"}.
     """
+    url, process, seconds = start_server(job)
+    try:
+        responses = [exchange(url, request) for request in job["requests"]]
+        return {"responses": responses, "seconds": {"load": seconds}}
+    finally:
+        stop(process)
+
+
+def server(job: dict) -> dict:
+    """Start ``vllm serve`` and leave it running until this process is ended.
+
+    Job: ``model``, ``arguments`` (of the command line), ``start_timeout`` in seconds. Answer:
+    ``url``.
+    """
+    url, _, seconds = start_server(job)
+    return {"url": url, "seconds": {"load": seconds}}
+
+
+def start_server(job: dict) -> tuple[str, subprocess.Popen, float]:
+    """Start ``vllm serve`` and wait until it is healthy: its address, process and seconds."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -233,23 +255,27 @@ def serve(job: dict) -> dict:
     ]
     start, url = time.monotonic(), f"http://127.0.0.1:{port}"
     environment = {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
-    server = subprocess.Popen(command, env=environment)
+    process = subprocess.Popen(command, env=environment)
     try:
         while exchange(url, {"path": "/health"})["status"] != 200:
-            if server.poll() is not None:
-                raise RuntimeError(f"vllm serve ended with code {server.returncode}")
+            if process.poll() is not None:
+                raise RuntimeError(f"vllm serve ended with code {process.returncode}")
             if time.monotonic() - start > job.get("start_timeout", 120):
                 raise TimeoutError("vllm serve did not become healthy")
             time.sleep(0.2)
-        healthy = time.monotonic()
-        responses = [exchange(url, request) for request in job["requests"]]
-        return {"responses": responses, "seconds": {"load": healthy - start}}
-    finally:
-        server.terminate()
-        try:
-            server.wait(10)
-        except subprocess.TimeoutExpired:
-            server.kill()
+    except BaseException:
+        stop(process)
+        raise
+    return url, process, time.monotonic() - start
+
+
+def stop(process: subprocess.Popen) -> None:
+    """End a server, gently at first."""
+    process.terminate()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
 
 
 def exchange(url: str, request: dict) -> dict:

@@ -5,35 +5,14 @@ probability min(1, p(d) / q(d)); at the first rejection sample from norm(max(p -
 Exact: the joint law of the emitted tokens is the target's, whatever q is.
 """
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from specjax import sampling as s
-from specjax.topology import ancestors, depths
 from specjax.types import Draft, Rule, Text, Verdict
-
-# A float32 draw below 2^-23 comes out as 0; this is its mean. A smaller stand-in would let the
-# token win whatever its weight: 1.8% of all tokens at V = 151,936.
-TINY = 2.0**-24
-
-
-class Noise(NamedTuple):
-    """Two separate streams, addressed by the index of the token they decide."""
-
-    accept: Float[Array, "B N"]  # uniform; of the drafted token at each node
-    recover: Float[Array, "B N V"]  # exponential; of the token after each node
-
-
-def address(keys, text: Text, draft: Draft, sampling: s.Sampling, vocab_size: int) -> Noise:
-    """Draw the noise of every node: its own acceptance, and what would follow it."""
-    positions = text.lengths[:, None] + depths(ancestors(draft.parents))
-    hot = jnp.any(sampling.temperature > 0)
-    accept = s.draw(jax.random.uniform, s.address(keys, positions - 1, s.ACCEPT), 1, hot)
-    recover = s.address(keys, positions, s.RECOVER)
-    return Noise(accept[:, :, 0], s.draw(jax.random.exponential, recover, vocab_size, hot))
+from specjax.verify.noise import Noise, by_token, race
+from specjax.verify.verdict import emit_chain
 
 
 def verify(
@@ -45,42 +24,66 @@ def verify(
     depth: int,
 ) -> Verdict:
     """Accept while u * q(d) < p(d); then recover from the residual, or draw the bonus."""
-    vocab_size = logits.shape[-1]
-    path = s.trail(draft, vocab_size)
-    target = s.law(s.constrain(logits, path, text, sampling), sampling)
-    return reject(noise, draft, target, depth)
+    return reject(noise, draft, s.warp(logits, draft, text, sampling), depth)
 
 
 def reject(noise: Noise, draft: Draft, target: Float[Array, "B N V"], depth: int) -> Verdict:
-    """Apply the rule to probabilities: ``target`` [B, N, V] is p after each node.
+    """Apply the rule to probabilities: ``target`` [B, N, V] is p after each node."""
+    p, q = drafted(draft, target)
+    return settle(noise.accept[:, 1:] * q < p, noise, draft, target)
 
-    ``draft`` is a chain; without ``probs`` its law is one-hot. An invalid node has q = 0,
-    so the residual of its parent is p itself: the bonus token needs no case of its own.
-    """
-    if draft.probs is None:
-        q = jax.nn.one_hot(draft.tokens, target.shape[-1], dtype=target.dtype)
-    else:
-        q = draft.probs
-    q = jnp.where(draft.valid[:, 1:, None], q[:, 1:], 0.0)  # of node i + 1, given node i
-    token = draft.tokens[:, 1:, None]
-    p_token = jnp.take_along_axis(target[:, :-1], token, axis=-1)[:, :, 0]
-    q_token = jnp.take_along_axis(q, token, axis=-1)[:, :, 0]
-    accepted = draft.valid[:, 1:] & (noise.accept[:, 1:] * q_token < p_token)
+
+def settle(
+    accepted: Bool[Array, "B K"], noise: Noise, draft: Draft, target: Float[Array, "B N V"]
+) -> Verdict:
+    """Emit a chain up to its first refusal, and recover there from max(p - q, 0)."""
+    accepted = draft.valid[:, 1:] & accepted
     num_accepted = jnp.cumprod(accepted, axis=1).sum(axis=1, dtype=jnp.int32)
+    p = jnp.take_along_axis(target, num_accepted[:, None, None], axis=1)[:, 0]
+    return emit_chain(draft, num_accepted, recover(p, p, noise, draft, num_accepted))
 
-    after = num_accepted[:, None, None]
-    p = jnp.take_along_axis(target, after, axis=1)[:, 0]
-    q = jnp.concatenate([q, jnp.zeros_like(target[:, :1])], axis=1)
-    residual = jnp.maximum(p - jnp.take_along_axis(q, after, axis=1)[:, 0], 0.0)
+
+def recover(
+    p: Float[Array, "B V"],
+    offered: Float[Array, "B V"],
+    noise: Noise,
+    draft: Draft,
+    node: Int[Array, "B"],
+) -> Int[Array, "B"]:
+    """Sample what follows a node from norm(max(offered - q, 0)), or from p if that is 0."""
+    residual = jnp.maximum(offered - law_after(draft, node, p.shape[-1]), 0.0)
     residual = jnp.where(residual.sum(axis=-1, keepdims=True) > 0, residual, p)
-    waiting = jnp.take_along_axis(noise.recover, after, axis=1)[:, 0]
-    last = jnp.argmax(residual / jnp.maximum(waiting, TINY), axis=-1).astype(jnp.int32)
-
-    index = jnp.arange(depth + 1)[None]
-    nodes = jnp.broadcast_to(index, (target.shape[0], depth + 1))
-    following = jnp.concatenate([draft.tokens[:, 1:], last[:, None]], axis=1)
-    tokens = jnp.where(index == num_accepted[:, None], last[:, None], following)
-    return Verdict(nodes, tokens, num_accepted)
+    return race(residual, noise, node)
 
 
-rejection = Rule(address, verify)
+def drafted(
+    draft: Draft, target: Float[Array, "B N V"]
+) -> tuple[Float[Array, "B K"], Float[Array, "B K"]]:
+    """Look up p and q of the tokens of a chain; a draft that tells no law is sure of them."""
+    following = jnp.roll(draft.tokens, -1, axis=1)[:, :, None]
+    p = jnp.take_along_axis(target, following, axis=-1)[:, :-1, 0]
+    if draft.probs is None:
+        return p, jnp.ones_like(p)
+    return p, jnp.take_along_axis(draft.probs, draft.tokens[:, :, None], axis=-1)[:, 1:, 0]
+
+
+def law_after(draft: Draft, node: Int[Array, "B"], vocab_size: int) -> Float[Array, "B V"]:
+    """Return q, the law the chain's next token was drawn from; 0 where nothing was drafted.
+
+    So max(p - q, 0) is p there: the bonus token needs no case of its own.
+    """
+    rows, last = jnp.arange(node.shape[0]), draft.tokens.shape[1] - 1
+    child = jnp.minimum(node + 1, last)
+    offered = draft.valid[rows, child] & (node < last)
+    return jnp.where(offered[:, None], law_at(draft, child, vocab_size), 0.0)
+
+
+def law_at(draft: Draft, node: Int[Array, "B"], vocab_size: int) -> Float[Array, "B V"]:
+    """Return the law a node's token was drawn from: one-hot where the draft tells none."""
+    if draft.probs is None:
+        token = jnp.take_along_axis(draft.tokens, node[:, None], axis=1)[:, 0]
+        return jax.nn.one_hot(token, vocab_size, dtype=jnp.float32)
+    return jnp.take_along_axis(draft.probs, node[:, None, None], axis=1)[:, 0]
+
+
+rejection = Rule(by_token, verify)

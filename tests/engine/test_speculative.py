@@ -8,6 +8,9 @@ from specjax.engine.speculative import SpeculativeConfig, infer_method
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3}
 DRAFT = {"model": "some/draft", "num_speculative_tokens": 5}
+SYNTHETIC = {**NGRAM, "rejection_sample_method": "synthetic"}
+RATES = {"synthetic_acceptance_rates": [0.9, 0.5, 0.5]}
+TYPICAL = {**NGRAM, "rejection_sample_method": "typical"}
 
 
 @pytest.mark.parametrize(
@@ -87,11 +90,21 @@ def test_strings_of_a_command_line_parse_to_the_field_s_type():
         ({**DRAFT, "disable_padded_drafter_batch": "maybe"}, "True or False, got 'maybe'"),
         ({**DRAFT, "quantization": "fp8"}, "quantization='fp8' is not in this version"),
         ({**DRAFT, "parallel_drafting": True}, "parallel_drafting=True is not in this version"),
-        ({**DRAFT, "use_heterogeneous_vocab": True}, "the target's vocabulary"),
         ({**NGRAM, "use_heterogeneous_vocab": True}, "only works with method='draft_model'"),
-        ({**DRAFT, "rejection_sample_method": "block"}, "'block' is not in this version"),
-        ({**DRAFT, "rejection_sample_method": "synthetic"}, "'synthetic' is not in this version"),
+        ({**DRAFT, "rejection_sample_method": "x"}, "must be one of .*'entropy'.*got 'x'"),
         ({**DRAFT, "synthetic_acceptance_length": 2}, "rejection_sample_method='synthetic'"),
+        ({**SYNTHETIC}, "exactly one of synthetic_acceptance_rates or synthetic_acceptance_l"),
+        ({**SYNTHETIC, **RATES, "synthetic_acceptance_length": 2}, "requires exactly one of"),
+        ({**SYNTHETIC, "synthetic_acceptance_rates": [0.5]}, r"must have length 3, got \[0.5\]"),
+        ({**SYNTHETIC, "synthetic_acceptance_rates": [1, 0.5, 1.5]}, r"must be in \[0, 1\]"),
+        ({**SYNTHETIC, "synthetic_acceptance_rates": [-0.1, 0, 0]}, r"must be in \[0, 1\]"),
+        ({**SYNTHETIC, "synthetic_acceptance_rates": [0.5, 0.6, 0]}, "must be non-increasing"),
+        ({**SYNTHETIC, "synthetic_acceptance_length": 4.1}, r"must be in \[1, 4\], got 4.1"),
+        ({**SYNTHETIC, "synthetic_acceptance_length": 0.9}, r"must be in \[1, 4\], got 0.9"),
+        ({**DRAFT, "posterior_alpha": 0.3}, r"only valid with .* \('typical', 'entropy'\)"),
+        ({**TYPICAL, "posterior_threshold": 0}, r"posterior_threshold=0.0 must be in \(0, 1\]"),
+        ({**TYPICAL, "posterior_threshold": 1.01}, r"must be in \(0, 1\]"),
+        ({**TYPICAL, "posterior_alpha": -0.1}, "posterior_alpha=-0.1 must be >= 0"),
         ({**DRAFT, "suffix_decoding_min_token_prob": 2}, r"must be in \[0, 1\]"),
         ({**DRAFT, "num_speculative_tokens_per_batch_size": [[1, 8, 3]]}, "needs the server"),
         ({**DRAFT, "num_speculative_tokens_per_batch_size": [[1, 8, 6]]}, r"got \[1, 8, 6\]"),
@@ -103,6 +116,28 @@ def test_a_wrong_config_is_one_clear_error(config, words):
     with pytest.raises(ValueError, match=words) as caught:
         SpeculativeConfig.from_dict(config)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("length", "rates"), [(1, (0, 0, 0)), (4, (1, 1, 1)), (2.25, (1, 0.25, 0))]
+)
+def test_a_mean_acceptance_length_becomes_vllm_s_rates(length, rates):
+    by_length = SpeculativeConfig.from_dict({**SYNTHETIC, "synthetic_acceptance_length": length})
+    assert by_length.synthetic_acceptance_rates == rates
+    assert by_length.synthetic_acceptance_length is None
+    given = {**SYNTHETIC, "synthetic_acceptance_rates": list(rates)}
+    assert SpeculativeConfig.from_dict(given) == by_length
+
+
+def test_lossy_rules_have_the_defaults_of_their_engines():
+    medusa = SpeculativeConfig.from_dict(TYPICAL)
+    ascend = SpeculativeConfig.from_dict({**NGRAM, "rejection_sample_method": "entropy"})
+    plain = SpeculativeConfig.from_dict(NGRAM)
+    assert (medusa.posterior_threshold, medusa.posterior_alpha) == (0.09, 0.3)
+    assert (ascend.posterior_threshold, ascend.posterior_alpha) == (0.95, 0.4)
+    assert (plain.posterior_threshold, plain.posterior_alpha) == (None, None)
+    own = SpeculativeConfig.from_dict({**TYPICAL, "posterior_threshold": "0.2"})
+    assert (own.posterior_threshold, own.posterior_alpha) == (0.2, 0.3)
 
 
 @pytest.mark.parametrize(

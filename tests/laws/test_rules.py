@@ -164,7 +164,7 @@ def test_rejection_never_emits_an_impossible_token_at_a_real_vocabulary_size():
     verify = jax.jit(rejection.verify, static_argnums=5)
     for seed in range(4):
         keys = jax.vmap(jax.random.fold_in, (None, 0))(s.row_key(seed), jnp.arange(rows))
-        noise = rejection.address(keys, text, draft, sampling, vocab)
+        noise = rejection.rejection.address(keys, text, draft, sampling, vocab)
         assert (verify(noise, draft, logits, text, sampling, 0).tokens == 7).all()
 
 

@@ -10,6 +10,7 @@ from specjax.bundled import BUNDLED
 from specjax.oracle.ask import ask
 from specjax.oracle.environment import OracleMissing
 from tests.checkpoints.cycle import build
+from tests.checkpoints.foreign import foreign_draft
 from tests.oracle import recordings
 
 LIVE = pytest.param("live", marks=pytest.mark.oracle)
@@ -17,9 +18,10 @@ LIVE = pytest.param("live", marks=pytest.mark.oracle)
 
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory) -> dict[str, Path]:
-    """Name every checkpoint that vLLM is asked about: the shipped ones and the cycle ones."""
+    """Name every checkpoint that vLLM is asked about: shipped, cycle and foreign."""
     cycle = build(tmp_path_factory.mktemp("cycle"))
-    return BUNDLED | {f"cycle/{name}": folder for name, folder in cycle.items()}
+    foreign = {"foreign": foreign_draft(tmp_path_factory.mktemp("foreign"))}
+    return BUNDLED | foreign | {f"cycle/{name}": folder for name, folder in cycle.items()}
 
 
 @pytest.fixture(scope="session")

@@ -6,9 +6,9 @@ Their drafts are recorded, ready for specjax's own heads to be compared with.
 import pytest
 
 from specjax import LLM, SamplingParams
+from specjax.audit.philox import Noise
 from specjax.metrics import SpecDecodeCounters
 from tests.checkpoints.language import VOCAB
-from tests.oracle.noise import Noise
 
 K, NUM_PROMPTS, PROMPT_LENGTH, NUM_TOKENS = 3, 8, 12, 48
 METHODS = {  # name: (target, method, head's checkpoint, K)

@@ -6,11 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import load_file
 
+from specjax.audit.philox import Noise
 from specjax.models.build import build_target
 from specjax.topology import causal
 from specjax.weights.hf_config import read_config
 from specjax.weights.load import load_params
-from tests.oracle.noise import Noise
 
 LAYERS, VOCAB, NUM_PROMPTS, LENGTH = (0, 3, 7), 256, 3, 24
 

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import pytest
 
 from specjax import LLM, SamplingParams
+from specjax.audit.statistics import ALPHA, p_value, sample_size
 from specjax.engine import loop, rows
-from tests.oracle.statistics import ALPHA, p_value, sample_size
 
 K, NUM_TOKENS, CAPACITY = 2, 3, 64
 NUM_CELLS = 24  # about as many pairs of tokens are common enough to stand alone

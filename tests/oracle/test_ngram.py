@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specjax.audit.philox import Noise
 from specjax.drafters.ngram import lookup
 from specjax.types import Text
-from tests.oracle.noise import Noise
 
 NUM_CASES, LONGEST = 20_000, 48
 SETTINGS = ((1, 1, 3), (1, 3, 3), (2, 4, 5), (5, 5, 4), (3, 3, 1), (1, 5, 8))  # min, max, K

@@ -1,137 +1,18 @@
 """The rejection kernel on the same p, q and noise as vLLM's ``rejection_sample``."""
 
-from typing import NamedTuple
-
-import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 
-from specjax.topology import chain_parents
-from specjax.types import Draft
-from specjax.verify.rejection import Noise as RejectionNoise
-from specjax.verify.rejection import reject
-from tests.oracle.noise import Noise
+from specjax.audit.batches import KINDS, edge, make, save, say
 
-NUM_BATCHES, ROWS, K, V = 1000, 6, 5, 24  # the largest batch; smaller ones are padded to it
-KINDS = ("sampled", "one_hot", "zeros", "ties", "greedy", "same")
-
-
-class Batch(NamedTuple):
-    """What both sides are given, padded: R rows, up to K drafts, up to V words."""
-
-    counts: np.ndarray  # [R] drafts per row
-    draft: np.ndarray  # [R, K]
-    target: np.ndarray  # [R, K, V] probabilities
-    probs: np.ndarray | None  # [R, K, V]
-    accept: np.ndarray  # [R, K] uniforms
-    recover: np.ndarray  # [R, V] exponentials; vLLM draws one set per request
-    bonus: np.ndarray  # [R]
-    greedy: np.ndarray  # [R]
-
-
-def probabilities(noise: Noise, kind: str, *shape: int) -> np.ndarray:
-    """Draw laws over the last axis: "zeros" rule half of the words out, "ties" pair them."""
-    weights = noise.uniform(*shape).astype(np.float64) ** 4 + 1e-9
-    if kind == "zeros":
-        weights *= noise.uniform(*shape) < 0.5
-        weights[..., 0] += 1e-3
-    if kind == "ties":
-        weights = np.repeat(weights, 2, axis=-1)[..., : shape[-1]]
-    return (weights / weights.sum(axis=-1, keepdims=True)).astype(np.float32)
-
-
-def make(seed: int) -> Batch:
-    """Draw batch ``seed``: its kind, sizes, laws, drafts and noise."""
-    noise, kind = Noise(seed), KINDS[seed % len(KINDS)]
-    rows, depth, size = noise.integer(1, ROWS + 1), noise.integer(1, K + 1), noise.integer(2, V + 1)
-    counts = noise.integers(0, depth + 1, rows)
-    counts[0] = depth
-    target = probabilities(noise, kind, rows, depth, size)
-    draft = noise.integers(0, size, rows, depth)
-    probs = None
-    if kind not in ("one_hot", "greedy"):
-        probs = target if kind == "same" else probabilities(noise, kind, rows, depth, size)
-        draws = noise.uniform(rows, depth, 1) * probs.sum(-1, keepdims=True)
-        draft = (probs.cumsum(axis=-1) < draws).sum(axis=-1)
-        draft = np.where(np.take_along_axis(probs, draft[..., None], -1)[..., 0] > 0, draft, 0)
-        likely = np.take_along_axis(probs, draft[..., None], -1)[..., 0] > 0
-        draft = np.where(likely, draft, probs.argmax(axis=-1))  # vLLM accepts at q(d) = 0
-    accept, recover = noise.uniform(rows, depth), noise.exponential(rows, size)
-    if kind == "ties":
-        recover = np.ones_like(recover)
-    greedy = np.full(rows, kind == "greedy") | (noise.uniform(rows) < 0.2)
-    bonus = noise.integers(0, size, rows)
-    return Batch(counts, draft, target, probs, accept, recover, bonus, greedy)
-
-
-def flat(batch: Batch) -> dict[str, np.ndarray]:
-    """Lay a batch out as vLLM wants it: the rows' drafts one after the other."""
-    real = np.arange(batch.draft.shape[1])[None] < batch.counts[:, None]
-    with np.errstate(divide="ignore"):
-        logits = np.log(batch.target[real])
-    arrays = {
-        "counts": batch.counts,
-        "draft": batch.draft[real].astype(np.int32),
-        "target": logits,
-        "accept": batch.accept[real].astype(np.float64),
-        "recover": batch.recover,
-        "bonus": batch.bonus.astype(np.int32),
-        "greedy": batch.greedy,
-    }
-    return arrays if batch.probs is None else arrays | {"probs": batch.probs[real]}
-
-
-def pad(batch: Batch) -> tuple[RejectionNoise, Draft, np.ndarray]:
-    """Lay a batch out as ours: a chain of K + 1 nodes per row, laws after each node.
-
-    A greedy row's law is one-hot (law 4); the law after the last draft is one-hot at the
-    bonus token, since vLLM is given it.
-    """
-    rows, depth, size = batch.target.shape
-    tokens, valid = np.zeros((ROWS, K + 1), np.int32), np.zeros((ROWS, K + 1), bool)
-    tokens[:rows, 1 : depth + 1], valid[:, 0] = batch.draft, True
-    valid[:rows, 1 : depth + 1] = np.arange(depth)[None] < batch.counts[:, None]
-    best = np.eye(size, dtype=np.float32)[batch.target.argmax(axis=-1)]
-    laws = np.full((ROWS, K + 1, V), 1 / V, np.float32)
-    laws[:rows] = 0.0
-    laws[:rows, :depth, :size] = np.where(batch.greedy[:, None, None], best, batch.target)
-    laws[np.arange(rows), batch.counts] = np.eye(V)[batch.bonus]
-    probs = None
-    if batch.probs is not None:
-        probs = np.zeros((ROWS, K + 1, V), np.float32)
-        probs[:rows, 1 : depth + 1, :size] = batch.probs
-    accept, recover = np.full((ROWS, K + 1), 0.5, np.float32), np.ones((ROWS, V), np.float32)
-    accept[:rows, 1 : depth + 1], recover[:rows, :size] = batch.accept, batch.recover
-    recover = np.broadcast_to(recover[:, None], (ROWS, K + 1, V))
-    draft = Draft(tokens, np.asarray(chain_parents(ROWS, K + 1)), valid, probs)
-    return RejectionNoise(accept, recover), draft, laws
-
-
-def say(batch: Batch) -> list[list[int]]:
-    """Emit with our kernel."""
-    verdict = jax.jit(reject, static_argnums=3)(*jax.tree.map(jnp.asarray, pad(batch)), K)
-    counts = np.asarray(verdict.num_accepted) + 1
-    tokens = np.asarray(verdict.tokens)
-    return [tokens[b, : counts[b]].tolist() for b in range(len(batch.counts))]
-
-
-def edge() -> Batch:
-    """Make one draft whose u is exactly p / q."""
-    law = np.asarray([[[0.25, 0.75]]], np.float32)
-    half = np.full_like(law, 0.5)
-    one, two = np.ones(1, np.int64), np.ones((1, 2), np.float32)
-    accept, no = np.full((1, 1), 0.5, np.float32), np.zeros(1, bool)
-    return Batch(one, np.zeros((1, 1), np.int64), law, half, accept, two, one, no)
+NUM_BATCHES = 1000
 
 
 @pytest.fixture
 def theirs(vllm, tmp_path_factory) -> list[list[list[int]]]:
     """Ask vLLM's kernel about all batches, the edge last."""
     batches = [*map(make, range(NUM_BATCHES)), edge()]
-    arrays = {f"{i}_{k}": v for i, batch in enumerate(batches) for k, v in flat(batch).items()}
     path = tmp_path_factory.mktemp("kernel") / "batches.npz"
-    np.savez(path, **arrays)
+    save(batches, path)
     job = {"kind": "rejection", "arrays": path, "num_batches": len(batches)}
     return vllm("rejection", job)["tokens"]
 

@@ -1,0 +1,1 @@
+"""Proofs by enumeration: what law a verification rule really has."""

@@ -1,0 +1,156 @@
+"""A client of an OpenAI-compatible server: what it draws, says greedily, and how it scores.
+
+Only /v1/models and /v1/completions are needed; /version and /metrics are read if they exist.
+The server must tell token ids (``return_token_ids``, as vLLM has it).
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import httpx
+
+DRAFTS = re.compile(r"^vllm:spec_decode_num_drafts_total\{?.*\s(\S+)$", re.MULTILINE)
+
+
+class Score(NamedTuple):
+    """How likely a server says a token is in its place, temperature and filters aside."""
+
+    logprob: float
+    best: float  # the likeliest token's logprob
+
+
+class Server:
+    """One server and one of its models.
+
+    ``extra`` goes into the body of every request. Raises ConnectionError when nobody listens or
+    the answer takes more than ``timeout`` seconds, ValueError when the server refuses.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        model: str | None = None,
+        *,
+        api_key: str | None = None,
+        extra: Mapping[str, Any] | None = None,
+        timeout: float = 300.0,
+    ):
+        self.url = url.rstrip("/").removesuffix("/v1")
+        if not self.url.startswith(("http://", "https://")):
+            raise ValueError(f"a base URL starts with http:// or https://, got {url!r}")
+        headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        self._client = httpx.Client(
+            headers=headers,
+            timeout=timeout,
+            limits=httpx.Limits(max_keepalive_connections=0),  # idle ones may be closed under us
+            trust_env=httpx.URL(self.url).host not in ("localhost", "127.0.0.1", "::1"),  # proxies
+        )
+        self.extra = dict(extra or {})
+        known = [one["id"] for one in self._ask("GET", "/v1/models", "data")]
+        if model is None and len(known) != 1:
+            raise ValueError(f"{self.url} serves {known}: say which with --model")
+        if model is not None and model not in known:
+            raise ValueError(f"{self.url} does not serve {model!r}, only {known}")
+        self.model = model or known[0]
+
+    def version(self) -> str | None:
+        """Return what /version says."""
+        answer = self._client.get(self.url + "/version")
+        return answer.text if answer.is_success else None
+
+    def num_drafts(self) -> int | None:
+        """Return how often the server has drafted so far; None where it does not say."""
+        answer = self._client.get(self.url + "/metrics")
+        said = DRAFTS.findall(answer.text) if answer.is_success else []
+        return sum(int(float(number)) for number in said) if said else None
+
+    def draw(
+        self,
+        prompt: str,
+        num: int,
+        *,
+        tokens: int,
+        temperature: float,
+        batch: int,
+        concurrency: int,
+        tell: Callable[[int], None],
+    ) -> Counter:
+        """Draw ``num`` beginnings of ``tokens`` tokens, ``batch`` per request; tell how many."""
+        sizes = [min(batch, num - start) for start in range(0, num, batch)]
+        asked = {"prompt": prompt, "max_tokens": tokens, "temperature": temperature}
+
+        def some(size: int) -> list[tuple[int, ...]]:
+            choices = self._complete({**asked, "n": size})
+            if len(choices) != size:
+                raise ValueError(
+                    f"{self.url} made {len(choices)} of n = {size} choices: pass --batch 1"
+                )
+            return [self._ids(choice)[:tokens] for choice in choices]
+
+        counts = Counter()
+        with ThreadPoolExecutor(concurrency) as pool:
+            for texts in pool.map(some, sizes):
+                counts.update(texts)
+                tell(len(texts))
+        return counts
+
+    def greedy(self, prompt: str, tokens: int) -> tuple[int, ...]:
+        """Return the most likely continuation, token by token."""
+        (choice,) = self._complete({"prompt": prompt, "max_tokens": tokens, "temperature": 0.0})
+        return self._ids(choice)[:tokens]
+
+    def encode(self, prompt: str) -> tuple[int, ...]:
+        """Return the prompt's token ids."""
+        (choice,) = self._complete({"prompt": prompt, "max_tokens": 1, "temperature": 0.0})
+        self._ids(choice)
+        if choice.get("prompt_token_ids") is None:
+            raise ValueError(f"{self.url} does not tell the prompt's token ids")
+        return tuple(choice["prompt_token_ids"])
+
+    def score(self, prompt: Sequence[int], tokens: Sequence[int]) -> list[Score]:
+        """Return how the server scores given tokens after a prompt, all read as one prompt."""
+        asked = {"prompt": [*prompt, *tokens], "max_tokens": 1, "temperature": 0.0}
+        (choice,) = self._complete({**asked, "echo": True, "logprobs": 1})
+        said, places = choice.get("logprobs") or {}, slice(len(prompt), len(asked["prompt"]))
+        own = (said.get("token_logprobs") or [])[places]
+        tops = (said.get("top_logprobs") or [])[places]
+        if len(own) < len(tokens) or len(tops) < len(tokens):
+            raise ValueError(f"{self.url} does not score prompts (echo with logprobs)")
+        return [Score(one, max(top.values())) for one, top in zip(own, tops, strict=True)]
+
+    def _ids(self, choice: Mapping[str, Any]) -> tuple[int, ...]:
+        if choice.get("token_ids") is None:
+            raise ValueError(
+                f"{self.url} does not tell token ids: it must know return_token_ids, as vLLM does"
+            )
+        return tuple(choice["token_ids"])
+
+    def _complete(self, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+        body = {"model": self.model, "return_token_ids": True, **self.extra, **asked}
+        choices = self._ask("POST", "/v1/completions", "choices", body)
+        return sorted(choices, key=lambda choice: choice["index"])
+
+    def _ask(self, method: str, path: str, wanted: str, body: Any = None) -> Any:
+        try:
+            answer = self._client.request(method, self.url + path, json=body)
+        except httpx.TimeoutException:
+            raise ConnectionError(
+                f"{self.url}{path} did not answer in time: pass a smaller --batch or a larger "
+                "--timeout"
+            ) from None
+        except httpx.TransportError as error:
+            raise ConnectionError(
+                f"cannot reach {self.url} ({error}): is the server up, and is this its address?"
+            ) from None
+        if not answer.is_success:
+            raise ValueError(f"{self.url}{path} answered {answer.status_code}: {answer.text:.300}")
+        try:
+            return answer.json()[wanted]
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(
+                f"{self.url}{path} does not speak OpenAI's protocol: there is no {wanted!r} in "
+                f"{answer.text!r:.200}"
+            ) from None

@@ -1,0 +1,129 @@
+"""``specjax audit server``: ask a running server, judge it, and say so."""
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from specjax.cli.errors import plainly
+
+if TYPE_CHECKING:
+    from specjax.audit.server import Plan, Report
+
+MISSING = "auditing a server needs httpx: pip install 'specjax[ab]'"
+
+
+@plainly
+def server(
+    base_url: Annotated[str, typer.Option(help="The server to audit: http://HOST:PORT.")],
+    reference_url: Annotated[
+        str | None,
+        typer.Option(help="The same model without speculation. Else: the server's own logprobs."),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Its name, if the server has many.")] = None,
+    reference_model: Annotated[str | None, typer.Option(help="Its name on the reference.")] = None,
+    prompt: Annotated[list[str] | None, typer.Option(help="May be repeated; else four.")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="0.7 by default; without a reference 1.")
+    ] = None,
+    tokens: Annotated[int, typer.Option(help="First tokens whose joint law is compared.")] = 3,
+    tv: Annotated[float, typer.Option(help="Total variation to be found ...")] = 0.05,
+    power: Annotated[float, typer.Option(help="... with this probability.")] = 0.9,
+    alpha: Annotated[float, typer.Option(help="Probability of a false alarm.")] = 0.01,
+    cells: Annotated[int, typer.Option(help="Cells left after merging rare texts.")] = 24,
+    batch: Annotated[int, typer.Option(help="Completions per request.")] = 128,
+    concurrency: Annotated[int, typer.Option(help="Requests side by side.")] = 2,
+    greedy_tokens: Annotated[int, typer.Option(help="Length of the greedy texts.")] = 64,
+    near: Annotated[float, typer.Option(help="Nats that rounding may bridge.")] = 0.1,
+    extra: Annotated[str, typer.Option(help="JSON for every request: top_k and so on.")] = "{}",
+    api_key: Annotated[str | None, typer.Option(envvar="OPENAI_API_KEY")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for an answer.")] = 300.0,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the verdicts and all draws here.")
+    ] = None,
+) -> None:
+    """Compare a running server's law with what it is without speculation.
+
+    Exit code 1: the law differs, or a greedy text differs by more than rounding.
+    """
+    try:
+        from specjax.audit.client import Server
+    except ModuleNotFoundError as error:
+        raise ImportError(MISSING if error.name == "httpx" else str(error)) from None
+    from specjax.audit.server import PROMPTS, Plan, collect, judge
+    from specjax.engine.progress import bar
+    from specjax.files import write_json
+
+    if temperature is None:
+        temperature = 0.7 if reference_url else 1.0
+    plan = Plan(
+        prompts=prompt or PROMPTS,
+        temperature=temperature,
+        tokens=tokens,
+        tv=tv,
+        power=power,
+        alpha=alpha,
+        cells=cells,
+        batch=batch,
+        concurrency=concurrency,
+        greedy_tokens=greedy_tokens,
+        near=near,
+    )
+    common = {"api_key": api_key, "extra": parse_object(extra), "timeout": timeout}
+    base = Server(base_url, model, **common)
+    reference = reference_url and Server(reference_url, reference_model or model, **common)
+    with bar("drawing texts") as tell:
+        collected = collect(base, reference or None, plan, tell)
+    report = judge(collected)
+    show(report, plan, alone=reference is None)
+    if json_file is not None:
+        verdicts = {
+            "findings": [found._asdict() for found in report.findings],
+            "greedy": [one._asdict() for one in report.greedy],
+            "passed": report.passed,
+        }
+        command = {"command": shlex.join(["specjax", *sys.argv[1:]])}
+        write_json(json_file, {**command, **verdicts, "collected": collected}, indent=None)
+        typer.echo(f"wrote {json_file}")
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+def show(report: "Report", plan: "Plan", *, alone: bool) -> None:
+    """Print a line per prompt and kind of check, and the verdict in words."""
+    typer.echo(
+        f"first {plan.tokens} tokens at temperature {plan.temperature:g}, "
+        f"{report.findings[0].draws} draws per prompt and server, against "
+        + ("the server's own logprobs" if alone else "the reference")
+    )
+    typer.echo(f"{'prompt':30} {'cells':>5} {'TV':>7} {'by chance':>9} {'p (Holm)':>9}")
+    for found in report.findings:
+        typer.echo(
+            f"{found.prompt[-30:]!r:.30} {found.cells:5} {found.tv:7.4f} {found.expected_tv:9.4f} "
+            f"{found.adjusted_p:9.2g}   {'DIFFERS' if found.differs else 'same law'}"
+        )
+    for one in report.greedy:
+        typer.echo(f"greedy, {one.equal} of {one.tokens} tokens: {one.verdict}")
+    for warning in report.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    if any(found.differs for found in report.findings):
+        typer.echo(f"NOT EXACT: the law differs (false alarms: {plan.alpha:.0%})")
+    else:
+        typer.echo(
+            f"no difference in law found; one of TV {plan.tv:g} on merged cells would have been, "
+            f"in any one prompt, with probability {plan.power:.0%}"
+        )
+
+
+def parse_object(text: str) -> dict:
+    """Read --extra. Raises ValueError if it is not a JSON object."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"--extra is not valid JSON: {error}; got {text}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"--extra must be a JSON object, got {text}")
+    return value

