@@ -34,20 +34,21 @@ def acceptance_prob(p: Real, q: Real, rule: str = "speculative", lenience: Scala
     if rule == "one-hot":
         return (p * is_best(xp, q)).sum(axis=-1)
     if rule == "coupled":
-        return coupled(xp, p, q)
+        return coupled_mass(xp, p, q).sum(axis=-1)
     return xp.minimum(p / lenience if rule == "lenient" else p, q).sum(axis=-1)
 
 
-def coupled(xp, p, q):
-    """Chance that argmax(ln p + g) = argmax(ln q + g), g Gumbel noise: a race of exponentials.
+def coupled_mass(xp, p, q):
+    """Return the chance [..., V] that x = argmax(ln p + g) = argmax(ln q + g), g Gumbel noise.
 
-    x wins both races iff for all y the clock e_y > e_x max(p_y / p_x, q_y / q_x); a token with
-    p_x = 0 or q_x = 0 wins nothing.
+    A race of exponential clocks e: x wins both iff e_y > e_x max(p_y / p_x, q_y / q_x) for all
+    y != x, which has chance 1 / sum_y max(p_y / p_x, q_y / q_x). A token that p or q never
+    chooses wins nothing.
     """
     alive = (p > 0) & (q > 0)
     p_x, q_x = xp.where(alive, p, 1.0)[..., :, None], xp.where(alive, q, 1.0)[..., :, None]
     rates = xp.maximum(p[..., None, :] / p_x, q[..., None, :] / q_x).sum(axis=-1)
-    return xp.where(alive, 1.0 / rates, 0.0).sum(axis=-1)
+    return xp.where(alive, 1.0 / rates, 0.0)
 
 
 def tv(p: Real, q: Real) -> Value:
