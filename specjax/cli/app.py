@@ -17,6 +17,7 @@ from specjax.cli import INTERRUPTED, leave
 from specjax.cli.bench import bench
 from specjax.cli.errors import DEBUG, plainly
 from specjax.cli.oracle import oracle
+from specjax.cli.theory import theory
 from specjax.engine.legacy import ENGINE_ONLY
 
 FORWARDED = {"ignore_unknown_options": True, "help_option_names": []}
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 app.add_typer(bench, name="bench")
 app.add_typer(oracle, name="oracle")
+app.add_typer(theory, name="theory")
 
 
 def main() -> None:

@@ -66,3 +66,14 @@ def peers(
 
     enable_compile_cache()
     bench_peers(json_file, model=model, draft=draft, reps=reps)
+
+
+@bench.command()
+@plainly
+def theory(json_file: Json = None, reps: Reps = 5) -> None:
+    """Time the formulas and the simulations, against plain Python (one minute)."""
+    from specjax.bench.theory import bench_theory
+    from specjax.compile_cache import enable_compile_cache
+
+    enable_compile_cache()
+    bench_theory(json_file, reps=reps)

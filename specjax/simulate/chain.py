@@ -21,7 +21,7 @@ from specjax.models.toy import markov_target
 from specjax.sampling import Sampling
 from specjax.simulate.noise import noise_key
 from specjax.theory.acceptance import coupled_mass, tv
-from specjax.theory.arrays import Real, require
+from specjax.theory.arrays import Real, Scalar, require
 from specjax.theory.mixtures import markov_tokens
 from specjax.types import RUNNING, Engine, Params, State, Text
 from specjax.verify.rejection import rejection
@@ -54,7 +54,7 @@ class Counts(NamedTuple):
 
 
 def correlated_pair(
-    alpha: Real, vocab_size: int = 32, sharpness: float = 2.0, seed: int = 0
+    alpha: Real, vocab_size: int = 32, sharpness: Scalar = 2.0, seed: int = 0
 ) -> Pair:
     """Make a random target, and drafts whose tokens it accepts with chance alpha.
 
@@ -83,7 +83,7 @@ def correlated_pair(
 def chain(
     pair: Pair,
     temperatures: Real = (1.0,),
-    num_speculative_tokens: tuple[int, ...] | int = 4,
+    num_speculative_tokens: Real = 4,
     num_seeds: int = 64,
     num_rounds: int = 64,
     method: str = "probabilistic",
@@ -106,11 +106,18 @@ def chain(
     require("temperatures", hot, 0.0)
     require("num_speculative_tokens", depths, 0)
     require("the largest K", depths.max(), 1)
+    require("num_seeds", num_seeds, 1)
     require("num_rounds", num_rounds, 1)
     return run_grid(
-        Pair(*map(jnp.asarray, pair)), noise_key(seed), hot, depths,
-        int(depths.max()), num_seeds, num_rounds, method,
-    )  # fmt: skip
+        Pair(*map(jnp.asarray, pair)),
+        noise_key(seed),
+        hot,
+        depths,
+        int(depths.max()),
+        num_seeds,
+        num_rounds,
+        method,
+    )
 
 
 @functools.partial(jax.jit, static_argnums=(4, 5, 6, 7))
@@ -125,8 +132,8 @@ def run_grid(
 
     def one(draft):
         params = Params(pair.target, draft)
-        totals = run(params, keys, hot, max_draft, depth, num_rounds, method)[1]
-        return tuple(one.reshape(*shape, *one.shape[1:]) for one in totals)
+        _, totals = run(params, keys, hot, max_draft, depth, num_rounds, method)
+        return tuple(total.reshape(*shape, *total.shape[1:]) for total in totals)
 
     for _ in range(pair.draft.ndim - 2):
         one = jax.vmap(one)
@@ -181,7 +188,7 @@ def run(
 
 
 def exact_tokens_per_step(
-    pair: Pair, temperature: float, num_speculative_tokens: int, method: str = "probabilistic"
+    pair: Pair, temperature: Scalar, num_speculative_tokens: int, method: str = "probabilistic"
 ) -> float:
     """Expect this many emitted tokens per round in the long run, for one draft [V, V].
 
@@ -208,7 +215,7 @@ def exact_tokens_per_step(
     return float(markov_tokens(np.maximum(start, 0), moves, np.minimum(alphas, 1), depth))
 
 
-def law(logits, temperature: float):
+def law(logits, temperature: Scalar):
     """Return softmax(logits / T) in float64; one-hot at temperature 0."""
     logits = np.asarray(logits, np.float64)
     if temperature == 0:

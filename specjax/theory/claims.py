@@ -143,9 +143,18 @@ def check_claim(
         none = Formula("none", "", speedup)
         says = f"no known formula gives {claimed:g}: {truth}."
         return Claim(
-            claimed, False, none.name, "", float("nan"), None, (), tokens, accepted,
-            right_speedup, says,
-        )  # fmt: skip
+            claimed,
+            False,
+            none.name,
+            "",
+            float("nan"),
+            None,
+            (),
+            tokens,
+            accepted,
+            right_speedup,
+            says,
+        )
     _, value, best = ranked[0]
     also = tuple(hit[2].name for hit in ranked[1:])
     if best.slip is None:
@@ -156,6 +165,15 @@ def check_claim(
             f"{value:.5g} ({best.name}): {best.slip}."
         )
     return Claim(
-        claimed, best.slip is None, best.name, best.expression, value, best.slip, also, tokens,
-        accepted, right_speedup, says,
-    )  # fmt: skip
+        claimed,
+        best.slip is None,
+        best.name,
+        best.expression,
+        value,
+        best.slip,
+        also,
+        tokens,
+        accepted,
+        right_speedup,
+        says,
+    )

@@ -59,19 +59,37 @@ def gains(rows: Sequence[BenchmarkRow], metric: str) -> Value:
     raise ValueError(f"metric must be 'tpot' or 'tps', got {metric!r}")
 
 
-def fit_serving_model(rows: Sequence[BenchmarkRow], metric: str = "tpot") -> ServingModel:
-    """Fit d and beta (h = 0) to the rows by linear least squares.
+def fit_serving_model(
+    rows: Sequence[BenchmarkRow],
+    metric: str = "tpot",
+    constants: tuple[str, ...] = ("d", "beta"),
+) -> ServingModel:
+    """Fit the named constants to the rows by linear least squares; the others are 0.
 
-    g (1 + beta (c - 1)) = 1 + d a is linear in (d, beta); divided by the measured gain g, the
-    residuals are relative errors. Two constants, one solution, no start values.
-    Raises ValueError for fewer than two rows or another metric.
+    g (1 + h + beta (c - 1)) = 1 + d a is linear in d, beta and h; divided by the measured gain g,
+    the residuals are relative errors. One solution, no start values.
+    Raises ValueError for fewer rows than constants, another metric or constant.
     """
-    require("the number of rows", len(rows), 2)
+    if not constants or not set(constants) <= {"d", "beta", "h"}:
+        raise ValueError(f"constants must be of d, beta and h, got {constants}")
+    require("the number of rows", len(rows), len(constants))
     g = gains(rows, metric)
+    columns = {
+        "d": np.array([row.ratio for row in rows]) / g,
+        "beta": np.array([1.0 - row.concurrency for row in rows]),
+        "h": -np.ones(len(rows)),
+    }
+    system = np.stack([columns[name] for name in constants], axis=1)
+    found, *_ = np.linalg.lstsq(system, 1.0 - 1.0 / g, rcond=None)
+    fitted = dict(zip(constants, found.tolist(), strict=True))
+    return ServingModel(metric, *(fitted.get(name, 0.0) for name in ("d", "beta", "h")))
+
+
+def model_gains(model: ServingModel, rows: Sequence[BenchmarkRow]) -> Value:
+    """Return the multiplier a fitted model gives each row."""
     a = np.array([row.ratio for row in rows])
-    others = np.array([row.concurrency - 1.0 for row in rows])
-    (d, beta), *_ = np.linalg.lstsq(np.stack([a / g, -others], axis=1), 1.0 - 1.0 / g, rcond=None)
-    return ServingModel(metric, float(d), float(beta))
+    c = np.array([row.concurrency for row in rows])
+    return (1.0 + model.d * a) / (1.0 + model.h + model.beta * (c - 1.0))
 
 
 def fit_beta(rows: Sequence[BenchmarkRow], metric: str) -> float:
@@ -95,13 +113,17 @@ def given_gains(rows: Sequence[BenchmarkRow], metric: str) -> Value:
 
 
 def lodo_error(
-    rows: Sequence[BenchmarkRow], metric: str = "tpot", given_alone: bool = False
+    rows: Sequence[BenchmarkRow],
+    metric: str = "tpot",
+    given_alone: bool = False,
+    constants: tuple[str, ...] = ("d", "beta"),
 ) -> LodoError:
     """Predict each dataset's rows from a fit to the other datasets, and compare (leave one out).
 
     A held-out dataset contributes its acceptance ratio and its plain measurements only.
     ``given_alone`` gives its row at concurrency 1 too, in the place of d; then the rows at higher
-    concurrency are predicted and judged. Raises ValueError for fewer than two datasets.
+    concurrency are predicted and judged, and only beta is fitted.
+    Raises ValueError for fewer than two datasets.
     """
     datasets = list(dict.fromkeys(row.dataset for row in rows))
     require("the number of datasets", len(datasets), 2)
@@ -116,8 +138,7 @@ def lodo_error(
             gain = given_gains(out, metric) / (1.0 + fit_beta(seen, metric) * (c - 1.0))
             gain = np.where(c > 1, gain, np.nan)
         else:
-            _, d, beta, h = fit_serving_model(seen, metric)
-            gain = serving_multiplier([row.ratio for row in out], c, d, beta, h)
+            gain = model_gains(fit_serving_model(seen, metric, constants), out)
         predicted[held] = gain
     if metric == "tpot":
         values = np.array([row.baseline_tpot_s for row in rows]) / predicted
