@@ -2,7 +2,7 @@
 #   make demo    complete Python code with the bundled model, plainly and with drafters
 #   make test    the test suite           make lint    ruff and pyright
 #   make oracle  compare with a real vLLM, in its own environment (3.5 GB, made once)
-#   make bench   T(n)/T(1), and against transformers; writes out/bench_step.json
+#   make bench   the short benchmarks     make readme  rewrites README's tables and picture
 
 SHELL := bash
 VENV := .venv
@@ -13,7 +13,7 @@ PYTHON ?= $(shell for p in $(PYTHONS); do \
   done)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint bench oracle oracle-record
+.PHONY: demo test lint bench readme oracle oracle-record
 
 demo: $(VENV)/.base
 	$(BIN)/specjax demo
@@ -34,7 +34,11 @@ oracle oracle-record: $(VENV)/.dev
 oracle-record: RECORD := --record
 
 bench: $(VENV)/.dev
-	$(BIN)/specjax bench step --json out/bench_step.json
+	$(BIN)/specjax bench
+
+readme: $(VENV)/.dev
+	$(BIN)/specjax demo --out docs/demo.png --readme README.md
+	$(BIN)/specjax bench peers --json docs/peers.json --readme README.md
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "specjax needs Python 3.11 or newer: make PYTHON=/path/to/it"; exit 1; }

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specjax.metrics import Counter, SpecDecodeCounters, Vector
+from specjax.metrics import Counter, SpecDecodeCounters, Vector, distinct_bigrams
 
 K = 4
 STEPS = st.lists(
@@ -58,3 +58,9 @@ def test_metrics_carry_vllm_s_names():
         Counter("vllm:spec_decode_num_accepted_tokens", 1),
         Vector("vllm:spec_decode_num_accepted_tokens_per_pos", (1, 0, 0, 0)),
     ]
+
+
+def test_a_text_that_repeats_itself_has_few_distinct_bigrams():
+    assert distinct_bigrams([1, 2] * 20) == 2 / 39
+    assert distinct_bigrams(list(range(40))) == 1.0
+    assert distinct_bigrams([]) == distinct_bigrams([5]) == 1.0

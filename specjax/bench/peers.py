@@ -17,7 +17,7 @@ import numpy as np
 from rich.console import Console
 
 from specjax.bench.plan import QWEN3_100M
-from specjax.bench.prompts import Completion, complete, fitting, not_degenerate
+from specjax.bench.prompts import LEAST_PROMPTS, Completion, complete, fitting, not_degenerate
 from specjax.bench.report import Row, busy, compare, machine_row, num_cores, print_rows, write_rows
 from specjax.bench.transformers import Complete, open_transformers
 from specjax.bundled import resolve
@@ -27,6 +27,7 @@ from specjax.engine import loop
 from specjax.engine.llm import LLM
 from specjax.engine.params import SamplingParams
 from specjax.engine.rows import Request
+from specjax.files import around_section, replace_section
 from specjax.models.build import build_target, init_params
 from specjax.oracle.ask import open_session
 from specjax.oracle.environment import OracleMissing
@@ -35,8 +36,9 @@ from specjax.verify.walk import walk
 from specjax.weights.save import save_model
 from specjax.worker import WorkerFailure
 
+SECTION = "peers"  # of a README
 PAUSE = 0.3  # seconds between turns: the other's threads may still spin
-LOOKUP = {"prompt_lookup_min": 2, "prompt_lookup_max": 3}
+LOOKUP = {"prompt_lookup_min": 1, "prompt_lookup_max": 4}
 BATCHES = (1, 4)
 SHAPE_LENGTHS = 200, 48  # prompt and output tokens on the random shape
 BUNDLED_GOALS = {  # (peer, method, batch): least ratio
@@ -84,13 +86,17 @@ def bench_peers(
     num_tokens: int = 64,
     reps: int = 3,
     shape: ModelConfig = QWEN3_100M,
+    readme: Path | None = None,
     console: Console | None = None,
 ) -> list[Row]:
     """Measure everything, print it, and write it to ``json_file``. Goals are never failures.
 
-    Raises ValueError if too few completions are worth measuring on, and OracleFailure or
+    ``readme`` is a Markdown file in whose section ``SECTION`` to put the totals. Raises
+    ValueError if too few completions are worth measuring on, and OracleFailure or
     WorkerFailure if a peer fails that is installed.
     """
+    if readme is not None:
+        around_section(readme, SECTION)
     console = console or Console(highlight=False)
 
     def say(line: str) -> None:
@@ -101,6 +107,7 @@ def bench_peers(
         say(f"other processes keep {load:.1f} cores busy: no goal is judged on these numbers")
     llm = LLM(model)
     completions = not_degenerate(complete(llm, fitting(llm, num_tokens), num_tokens))
+    completions = completions[:: len(completions) // LEAST_PROMPTS][:LEAST_PROMPTS]
     say(
         f"{model} with {draft}: {len(completions)} prompts, {num_tokens} new tokens each, "
         f"K = {depth}, {num_cores()} threads, medians of {reps} interleaved runs"
@@ -117,11 +124,26 @@ def bench_peers(
     rows += total_rows("", arms, timings, BUNDLED_GOALS)
     rows.append(gain_row(arms, timings[1]))
     rows += shape_rows(shape, reps, say)
-    print_rows([row for row in rows if ", prompt " not in row.name], console, judged=load <= 0.25)
+    totals = [row for row in rows if ", prompt " not in row.name]
+    print_rows(totals, console, judged=load <= 0.25)
     if json_file is not None:
         write_rows(rows, json_file)
         say(f"wrote {json_file}")
+    if readme is not None:
+        measured = f"K = {depth}, {len(completions)} prompts, {num_tokens} new tokens each, greedy"
+        threads = f"float32, {num_cores()} threads, medians of {reps} interleaved runs"
+        replace_section(readme, SECTION, [*markdown(totals), "", f"{measured}, {threads}."])
     return rows
+
+
+def markdown(rows: Sequence[Row]) -> list[str]:
+    """Write speeds beside their peers' as lines of Markdown."""
+    lines = ["| method | tokens/s | peer | tokens/s | ratio | wanted |", "|" + " --- |" * 6]
+    for row in rows:
+        if row.peer is not None and row.ratio is not None and row.unit == "tokens/s":
+            cells = row.name, f"{row.value:,.0f}", row.against or "", f"{row.peer:,.0f}"
+            lines.append("| " + " | ".join((*cells, f"{row.ratio:.2f}x", row.goal or "")) + " |")
+    return lines
 
 
 def methods(draft: Path, depth: int) -> dict[str, dict | None]:
@@ -221,7 +243,7 @@ def time_arms(
     reps: int,
     say: Say,
 ) -> dict[tuple[str, str], list[Timing]]:
-    """Let the arms take turns on every group; the first round warms up and is not counted."""
+    """Let the arms take turns on every group; a first round, on one group, is not counted."""
     serving = [arm for arm in arms if batch in arm.batches]
     tokens: dict[tuple[str, str], list[list[list[int]]]] = {}
     seconds: dict[tuple[str, str], list[list[float]]] = {}
@@ -231,7 +253,7 @@ def time_arms(
             key = arm.peer, arm.method
             seconds.setdefault(key, [[] for _ in groups])
             tokens.setdefault(key, [[] for _ in groups])
-        for i, group in enumerate(groups):
+        for i, group in enumerate(groups if rep else groups[:1]):
             for arm in serving:
                 key = arm.peer, arm.method
                 time.sleep(PAUSE)

@@ -112,13 +112,17 @@ def demo(
     out: Annotated[
         Path, typer.Option(help="Where to save the picture; its folder must exist.")
     ] = Path("specjax_demo.png"),
+    readme: Annotated[
+        Path | None,
+        typer.Option(help="A Markdown file beside or above it: rewrite its section 'demo'."),
+    ] = None,
 ) -> None:
     """Complete Python code with the bundled model, plainly and with drafters, and compare."""
     from specjax.cli.demo import run_demo
     from specjax.compile_cache import enable_compile_cache
 
     enable_compile_cache()
-    if not run_demo(out):
+    if not run_demo(out, readme=readme):
         raise typer.Exit(1)
 
 

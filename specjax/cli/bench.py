@@ -1,7 +1,7 @@
 """``specjax bench``: what there is to measure, and the short ones at once."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, no_type_check
 
 import typer
 
@@ -14,6 +14,7 @@ Reps = Annotated[int, typer.Option(min=1, help="Repetitions; medians are reporte
 
 @bench.callback()
 @plainly
+@no_type_check  # what typer passes is the private parent of typer.Context
 def every(context: typer.Context) -> None:
     """Measure this machine. Without a command: list all benchmarks and run the short ones."""
     if context.invoked_subcommand is not None:
@@ -59,13 +60,16 @@ def peers(
     draft: Annotated[str, typer.Option(help="The draft model's.")] = "bundled:draft",
     json_file: Json = None,
     reps: Reps = 3,
+    readme: Annotated[
+        Path | None, typer.Option(help="A Markdown file: rewrite its section 'peers'.")
+    ] = None,
 ) -> None:
     """Compare with transformers and vLLM, in one run (ten minutes; vLLM: `make oracle`)."""
     from specjax.bench.peers import bench_peers
     from specjax.compile_cache import enable_compile_cache
 
     enable_compile_cache()
-    bench_peers(json_file, model=model, draft=draft, reps=reps)
+    bench_peers(json_file, model=model, draft=draft, reps=reps, readme=readme)
 
 
 @bench.command()

@@ -18,14 +18,17 @@ from specjax.engine.llm import LLM
 from specjax.engine.loop import LEAST_WINDOW, PREFILL_CHUNK, Progress
 from specjax.engine.params import SamplingParams
 from specjax.engine.rows import bucket
+from specjax.files import around_section, replace_section
 from specjax.metrics import SpecDecodeCounters, distinct_bigrams
 from specjax.viz.live import legend, show
 from specjax.viz.methods import Method, method_comparison
 
 DEPTH = 4  # K, the tokens drafted per round
+LOOKUP = {"prompt_lookup_min": 1, "prompt_lookup_max": 4}
 NUM_TOKENS = 64
 REPS = 5
 SEED = 7
+SECTION = "demo"  # of a README
 GREEDY, WARM = 0.0, 0.8
 SHOWN = "ngram"  # the method whose completion is streamed
 HEADINGS = (
@@ -58,7 +61,7 @@ class Run(NamedTuple):
 
 def arms(draft: str) -> tuple[Arm, ...]:
     """List what is compared."""
-    ngram = {"method": "ngram", "num_speculative_tokens": DEPTH, "prompt_lookup_min": 2}
+    ngram = {"method": "ngram", "num_speculative_tokens": DEPTH, **LOOKUP}
     greedy = {"method": "draft_model", "model": draft, "num_speculative_tokens": DEPTH}
     coupled = {**greedy, "draft_sample_method": "coupled"}
     cold, hot = "plain", f"plain, T={WARM}"
@@ -77,16 +80,22 @@ def run_demo(
     model: str = "bundled",
     draft: str = "bundled:draft",
     num_tokens: int = NUM_TOKENS,
+    reps: int = REPS,
+    readme: Path | None = None,
     console: Console | None = None,
 ) -> bool:
     """Run the comparison, show it, save a picture; return whether every text was the same.
 
-    Raises ValueError or OSError, before any long work, if ``out`` cannot be written.
-
+    ``readme`` is a Markdown file in whose section ``SECTION`` to put the table and the picture.
     Compiling is not timed: every arm completes all prompts once before the clock starts.
-    Then the arms take turns, ``REPS`` times.
+    Then the arms take turns, ``reps`` times.
+
+    Raises ValueError or OSError, before any long work, if ``out`` cannot be written;
+    ValueError if too few completions are worth measuring on.
     """
     check_out(out)
+    if readme is not None:
+        around_section(readme, SECTION)
     console = console or Console(highlight=False)
     started = time.monotonic()
     several = arms(draft)
@@ -106,7 +115,7 @@ def run_demo(
     pairs = [(llms[str(arm.config)], one) for arm, one in zip(several, params, strict=True)]
     runs = [complete_all(llm, prompts, one) for llm, one in pairs]
     seconds: list[list[float]] = [[] for _ in several]
-    for _ in range(REPS):
+    for _ in range(reps):
         for times, (llm, one) in zip(seconds, pairs, strict=True):
             times.append(clock(llm, prompts, one))
 
@@ -117,8 +126,8 @@ def run_demo(
         methods.append(summarize(arm, runs[i], seconds[i], runs[plain], seconds[plain]))
         same.append(runs[i].token_ids == runs[plain].token_ids)
     measured = (
-        f"K = {DEPTH} drafted tokens, {REPS} interleaved runs of {len(prompts)} prompts, "
-        f"{num_cores()} cores"
+        f"K = {DEPTH} drafted tokens, {reps} interleaved runs of {len(prompts)} prompts, "
+        f"{num_tokens} new tokens each, one at a time, {num_cores()} CPU cores"
     )
     console.print(measured + ":", soft_wrap=True)
     print_table(console, methods, same)
@@ -138,6 +147,10 @@ def run_demo(
         console.file.write(last_lines(prompts[lively]))
     show(pairs[shown][0], prompts[lively], params[shown], console)
     save_picture(out, methods, measured)
+    if readme is not None:
+        image = Path(os.path.relpath(out, readme.parent)).as_posix()
+        picture = ["", f"{measured}:", "", f"![tokens per round and speedup, per method]({image})"]
+        replace_section(readme, SECTION, [*markdown(methods, same), *picture])
     console.print(f"Saved {out}. {time.monotonic() - started:.0f} s in all.")
     for arm, equal in zip(several, same, strict=True):
         if not equal:
@@ -235,9 +248,8 @@ def verdict(methods: Sequence[Method]) -> str:
     return (
         "A method pays when a round brings more tokens than it costs in plain steps (derived: "
         f"tokens per round / speedup): {said}. "
-        "A large model's step mostly reads weights, so T(n), a step over n tokens, is close to "
-        "T(1); for the tiny bundled target it is not, and its draft model is not free beside "
-        "it. `specjax bench step` measures T(n)/T(1) on 88M parameters."
+        "A step mostly reads weights, so T(n), a step over n tokens, costs little more than "
+        "T(1): `specjax bench step --model bundled` measures it."
     )
 
 
@@ -245,27 +257,35 @@ def print_table(console: Console, methods: Sequence[Method], same: Sequence[bool
     """Print a table on a terminal, plain lines elsewhere."""
     table = Table(*HEADINGS)
     for method, equal in zip(methods, same, strict=True):
-        acceptance = "-" if method.acceptance is None else f"{method.acceptance:.0%}"
-        spread = "-" if method.spread is None else "{:.2f}-{:.2f}".format(*method.spread)
-        kept = "-" if method.spread is None else "yes" if equal else "NO"
-        cells = (
-            method.name,
-            f"{method.tokens_per_second:,.0f}",
-            f"{method.speedup:.2f}x",
-            spread,
-            f"{method.tokens_per_round:.2f}",
-            acceptance,
-            kept,
-        )
-        table.add_row(
-            *cells[:-1], Text(kept, style={"yes": "green", "NO": "bold red"}.get(kept, ""))
-        )
+        cells = describe(method, equal)
+        style = {"yes": "green", "NO": "bold red"}.get(cells[-1], "")
+        table.add_row(*cells[:-1], Text(cells[-1], style=style))
         if not console.is_terminal:
             named = zip(HEADINGS[1:], cells[1:], strict=True)
             line = ", ".join(f"{heading} {cell}" for heading, cell in named)
             console.print(f"{method.name}: {line}", soft_wrap=True)
     if console.is_terminal:
         console.print(table)
+
+
+def markdown(methods: Sequence[Method], same: Sequence[bool]) -> list[str]:
+    """Write the table as lines of Markdown."""
+    rows = [describe(method, equal) for method, equal in zip(methods, same, strict=True)]
+    return [f"| {' | '.join(row)} |" for row in (HEADINGS, ("---",) * len(HEADINGS), *rows)]
+
+
+def describe(method: Method, equal: bool) -> tuple[str, ...]:
+    """Put a method into the table's cells."""
+    own = method.spread is None  # it is what others are compared with
+    return (
+        method.name,
+        f"{method.tokens_per_second:,.0f}",
+        f"{method.speedup:.2f}x",
+        "-" if method.spread is None else "{:.2f}-{:.2f}".format(*method.spread),
+        f"{method.tokens_per_round:.2f}",
+        "-" if method.acceptance is None else f"{method.acceptance:.0%}",
+        "-" if own else "yes" if equal else "NO",
+    )
 
 
 def save_picture(out: Path, methods: Sequence[Method], measured: str) -> None:

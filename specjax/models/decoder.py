@@ -142,7 +142,8 @@ class Decoder(nnx.Module):
     ) -> tuple[Output, Cache]:
         x, angles = self.embed_tokens(tokens), None
         if self.embed_positions is None:
-            angles = rope_angles(self.config, positions)
+            # held, or XLA computes sines and cosines anew inside every layer
+            angles = jax.lax.optimization_barrier(rope_angles(self.config, positions))
         else:
             x = x + self.embed_positions(positions + self.config.position_offset)
         mask = attention_mask(cache.lengths, visible, window)

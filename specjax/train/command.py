@@ -26,12 +26,6 @@ def lm(
     ] = None,
     learning_rate: Annotated[float, typer.Option(help="At the end of the warm-up.")] = 3e-3,
     seed: Annotated[int, typer.Option(help="Of the first weights and the order of text.")] = 0,
-    unlikelihood: Annotated[
-        float, typer.Option(help="Weight of a penalty on the loops that the model itself writes.")
-    ] = 0.0,
-    initial: Annotated[
-        Path | None, typer.Option(help="Hugging Face folder whose weights to begin with.")
-    ] = None,
     teacher: Annotated[
         Path | None, typer.Option(help="Hugging Face folder to distil from (a draft's target).")
     ] = None,
@@ -69,8 +63,6 @@ def lm(
         minutes=minutes,
         learning_rate=learning_rate,
         seed=seed,
-        unlikelihood=unlikelihood,
-        initial=None if initial is None else str(initial),
         teacher=None if teacher is None else str(teacher),
         tokenizer=None if tokenizer is None else str(tokenizer),
         source=None if source is None else str(source),

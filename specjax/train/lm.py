@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,16 +71,14 @@ def read_run(out: Path, config: TrainConfig, resume: bool) -> dict | None:
 
 
 def find_tokenizer(config: TrainConfig, documents: list[Document]) -> Tokenizer:
-    """Take the named tokenizer, else the teacher's or initial one's, else train one.
+    """Take the named tokenizer, else the teacher's, else train one on the training side.
 
-    Training is on the training side of the text. Raises ValueError when two disagree on a token.
+    Raises ValueError when the named one and the teacher's disagree on a token.
     """
-    named = (config.tokenizer, config.teacher, config.initial)
-    folders = [resolve(folder) for folder in named if folder]
+    folders = [resolve(folder) for folder in (config.tokenizer, config.teacher) if folder]
     tokenizers = [load_tokenizer(folder, config.vocab_size) for folder in folders]
-    for folder, other in zip(folders[1:], tokenizers[1:], strict=True):
-        if other.get_vocab() != tokenizers[0].get_vocab():
-            raise ValueError(f"{folders[0]} and {folder} have different vocabularies")
+    if len(tokenizers) == 2 and tokenizers[0].get_vocab() != tokenizers[1].get_vocab():
+        raise ValueError(f"{folders[0]} and the teacher {folders[1]} have different vocabularies")
     if tokenizers:
         return tokenizers[0]
     texts = [document.text for document in documents if not document.held_out]
@@ -102,25 +100,6 @@ def load_teacher(config: TrainConfig) -> tuple[Target, PyTree] | tuple[None, Non
             f"context is {config.context}"
         )
     return build_target(facts), load_params(resolve(config.teacher), facts)
-
-
-def load_initial(config: TrainConfig) -> PyTree | None:
-    """Load the float32 weights to begin with, if the run names some.
-
-    Raises ValueError, naming the facts, if they are another model's.
-    """
-    if config.initial is None:
-        return None
-    facts, _ = read_config(resolve(config.initial), dtype="float32")
-    wanted = model_config(config)
-    changed = [
-        f"{field.name}: {getattr(facts, field.name)!r} -> {getattr(wanted, field.name)!r}"
-        for field in fields(facts)
-        if getattr(facts, field.name) != getattr(wanted, field.name)
-    ]
-    if changed:
-        raise ValueError(f"{config.initial} is another model ({'; '.join(changed)})")
-    return load_params(resolve(config.initial), facts)
 
 
 def jit_step(config: TrainConfig, steps: int, teacher: Target | None) -> Step:
@@ -160,7 +139,6 @@ def train_lm(config: TrainConfig, *, resume: bool = True) -> Trained:
     out = Path(config.out)
     run = read_run(out, config, resume)
     teacher, teacher_params = load_teacher(config)
-    initial = load_initial(config)
     say(f"reading Python files of {config.source or 'the standard library'}")
     documents = read_documents(config.source)
     say(f"tokenizing {len(documents)} files")
@@ -182,7 +160,7 @@ def train_lm(config: TrainConfig, *, resume: bool = True) -> Trained:
         write_json(out / "run.json", run)
     steps = run["steps"]
     work = Work(jit_step(config, steps, teacher), teacher_params, corpus.train, held_out)
-    best = train(config, steps, work, out, initial)
+    best = train(config, steps, work, out)
 
     folder = out / "model"
     save_model(folder, model_config(config), best.params, end=end)
@@ -193,21 +171,16 @@ def train_lm(config: TrainConfig, *, resume: bool = True) -> Trained:
         return Trained(folder, step, checkpoint.held_out_loss(manager, step))
 
 
-def train(
-    config: TrainConfig, steps: int, work: Work, out: Path, initial: PyTree | None
-) -> TrainState:
+def train(config: TrainConfig, steps: int, work: Work, out: Path) -> TrainState:
     """Run from the last checkpoint, if there is one, to ``steps``; return the best state.
 
-    Best is the lowest held-out loss of those measured. Without a checkpoint the run begins
-    with the ``initial`` weights, or with random ones. Raises ValueError when the loss is no
+    Best is the lowest held-out loss of those measured. Raises ValueError when the loss is no
     longer finite.
     """
     with checkpoint.open_checkpoints(out / "checkpoints") as manager:
         like = jax.eval_shape(work.step.init)
         restored = checkpoint.restore(manager, like)
         state = jax.jit(work.step.init)() if restored is None else restored
-        if restored is None and initial is not None:
-            state = state._replace(params=initial)
         first, measured = int(state.step), math.nan
         if first >= steps:
             say(f"the run is complete: step {first} of {steps}")

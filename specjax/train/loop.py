@@ -12,7 +12,6 @@ from specjax.models.build import build_target, init_params
 from specjax.topology import causal
 from specjax.train.losses import cross_entropy, distillation
 from specjax.train.options import TrainConfig, model_config
-from specjax.train.repeats import continue_greedily, repeated, unlikelihood
 from specjax.types import PyTree, Target
 
 CHUNK = 128
@@ -87,10 +86,9 @@ def make_step(config: TrainConfig, steps: int, teacher: Target | None = None) ->
 
     Muon (Jordan et al. 2024) moves the matrices, with updates of root mean square 0.2 as in
     Liu et al. 2025, so that one learning rate serves both; it decays them too. ``teacher`` is
-    the target to distil from; its weights are an argument of ``update``. ``unlikelihood``
-    weighs the loops that the model writes after a quarter of each sequence.
+    the target to distil from; its weights are an argument of ``update``.
     """
-    target, quarter = build_target(model_config(config)), config.context // 4
+    target = build_target(model_config(config))
     optimizer = optax.chain(
         optax.clip_by_global_norm(config.clip_norm),
         optax.contrib.muon(
@@ -109,28 +107,15 @@ def make_step(config: TrainConfig, steps: int, teacher: Target | None = None) ->
     def measure(params: PyTree, tokens: Int[Array, "B T1"]) -> Float[Array, ""]:
         return cross_entropy(causal_logits(target, params, tokens[:, :-1]), tokens[:, 1:])
 
-    def surprise(params, teacher_params, tokens):
+    def objective(params, teacher_params, tokens):
         if teacher is None:
             return measure(params, tokens)
         known = jax.lax.stop_gradient(causal_logits(teacher, teacher_params, tokens[:, :-1]))
         logits = causal_logits(target, params, tokens[:, :-1])
         return distillation(logits, known, tokens[:, 1:], config.teacher_weight)
 
-    def loops(params, written):
-        logits = causal_logits(target, params, written[:, :-1])[:, quarter - 1 :]
-        return unlikelihood(logits, written[:, quarter:], repeated(written[:, quarter:]))
-
-    def objective(params, teacher_params, tokens, written):
-        loss = surprise(params, teacher_params, tokens)
-        return loss if written is None else loss + config.unlikelihood * loops(params, written)
-
     def update(state: TrainState, teacher_params: PyTree, tokens: Int[Array, "B T1"]):
-        written = None
-        if config.unlikelihood:
-            written = continue_greedily(target, state.params, tokens[:, :quarter], quarter)
-        loss, gradient = jax.value_and_grad(objective)(
-            state.params, teacher_params, tokens, written
-        )
+        loss, gradient = jax.value_and_grad(objective)(state.params, teacher_params, tokens)
         change, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
         params = optax.apply_updates(state.params, change)
         return TrainState(params, optimizer_state, state.step + 1), loss

@@ -11,9 +11,8 @@ class TrainConfig:
 
     Exactly one of ``steps`` and ``minutes`` is given; minutes become steps once, from a
     measurement at the start, and the run remembers the steps. ``teacher`` is a Hugging Face
-    folder to distil from, ``initial`` one to begin with, ``tokenizer`` one whose
-    tokenizer.json is reused (a teacher's or an initial model's is taken by itself),
-    ``source`` a folder of .py files (None: the standard library).
+    folder to distil from, ``tokenizer`` one whose tokenizer.json is reused (a teacher's is
+    taken by itself), ``source`` a folder of .py files (None: the standard library).
     """
 
     out: str
@@ -33,8 +32,6 @@ class TrainConfig:
     weight_decay: float = 0.1  # on matrices; not on embeddings, norms, biases
     clip_norm: float = 1.0
     seed: int = 0
-    unlikelihood: float = 0.0  # weight of the model's own repetitions
-    initial: str | None = None  # a Hugging Face folder whose weights to begin with
     teacher: str | None = None
     teacher_weight: float = 0.9  # of the divergence from the teacher; the rest is the text's
     tokenizer: str | None = None
@@ -53,9 +50,8 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name} must be positive, got {value}")
-        for name in ("weight_decay", "unlikelihood"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        if not self.weight_decay >= 0:
+            raise ValueError(f"weight_decay must not be negative, got {self.weight_decay}")
         if not 0 <= self.teacher_weight <= 1:
             raise ValueError(f"need 0 <= teacher_weight <= 1, got {self.teacher_weight}")
         if not 257 <= self.vocab_size <= 65536:

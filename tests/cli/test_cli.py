@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from specjax import __version__
 from specjax.cli import app as cli
+from specjax.cli import errors
 
 PROMPT = ("--prompt", "def f(x):", "--max-tokens", "12")
 DRAFT_FLAGS = ("--num_speculative_tokens", "3", "--use-v2-block-manager")
@@ -140,7 +141,7 @@ def test_ctrl_c_while_importing_has_no_traceback():
 
 
 def test_every_distinct_warning_is_shown_once(capsys):
-    show = cli.warn_once()
+    show = errors.warn_once()
     for message in (
         "engine-only option: one",
         "engine-only option: two",

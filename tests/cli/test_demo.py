@@ -1,8 +1,11 @@
 """The demo's numbers agree with each other, and a bad --out is found before the work."""
 
-import pytest
+import io
 
-from specjax.cli.demo import Arm, Run, check_out, last_lines, summarize, variety
+import pytest
+from rich.console import Console
+
+from specjax.cli.demo import Arm, Run, check_out, last_lines, run_demo, summarize
 from specjax.metrics import SpecDecodeCounters
 
 PLAIN = Run((tuple(range(100)),), 99, SpecDecodeCounters.zeros(4))
@@ -28,10 +31,27 @@ def test_a_picture_that_cannot_be_written_is_refused(name, tmp_path):
     check_out(tmp_path / "demo.png")
 
 
-def test_a_text_that_repeats_itself_has_little_variety():
-    assert variety([1, 2] * 20) < variety(list(range(40))) == 1.0
-    assert variety([]) == 0.0
-
-
 def test_the_end_of_a_prompt_leads_to_its_completion():
     assert last_lines("a\nb\n    c") == "b\n    c"
+
+
+def test_the_demo_measures_the_bundled_pair_and_writes_its_section(tmp_path):
+    said, readme = io.StringIO(), tmp_path / "README.md"
+    readme.write_text("# Title\n\n<!-- demo: begin -->\nold\n<!-- demo: end -->\n\nrest\n")
+    out = tmp_path / "demo.png"
+    console = Console(file=said, width=200)
+    assert run_demo(out, num_tokens=24, reps=1, readme=readme, console=console)
+    assert out.stat().st_size > 10_000
+    text = readme.read_text()
+    assert "old" not in text
+    assert "](demo.png)" in text
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    same = {row[0].strip("| "): row[-1].strip("| ") for row in rows[2:]}
+    assert same == {
+        "plain": "-",
+        "ngram": "yes",
+        "draft model": "yes",
+        "plain, T=0.8": "-",
+        "coupled, T=0.8": "yes",
+    }
+    assert "speedup" in said.getvalue()
