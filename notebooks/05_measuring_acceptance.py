@@ -314,13 +314,14 @@ for method in ("draft_model", "ngram"):
     assert (np.diff(seen.conditional) > 0).all()  # a mixture, both of them
     assert 0 < seen.alpha - theory.alpha_from_length(seen.length, K) < 0.05  # another sign of it
 
-    emitted = sum(len(one["token_ids"]) - 1 for one in answer["outputs"])
-    left = emitted - accepted.size - accepted.sum()  # tokens that no drafting step emitted
+    emitted = np.array([len(one["token_ids"]) - 1 for one in answer["outputs"]])
+    brought = [one["num_spec_steps"] + one["num_accepted_draft_tokens"] for one in metrics]
+    left = emitted - np.array(brought)  # tokens that no drafting step emitted
     if method == "draft_model":
-        assert -K * len(metrics) <= left <= 0  # none: all steps draft; the last one's text is cut
+        assert ((left >= -K) & (left <= 0)).all()  # none: all steps draft; the last one is cut
     else:
-        undrafted = max(left, 0)  # at least so many steps found nothing to draft
-        true_length = emitted / (accepted.size + undrafted)
+        undrafted = np.maximum(left, 0).sum()  # one token each
+        true_length = emitted.sum() / (accepted.size + undrafted)
         print(f"  at least {undrafted:,} steps without a draft: {true_length:.3f} tokens per step")
         assert undrafted > 0
         assert true_length < seen.length
