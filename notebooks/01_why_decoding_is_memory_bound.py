@@ -56,7 +56,7 @@ from specjax.viz.block_cost import block_cost
 # ## One token, with pencil and paper
 #
 # Qwen3-32B on one H200. The peak numbers are those of the data sheet: assumptions, real
-# programs reach less of both. Everything below is a ratio of four integers.
+# programs reach less of both. Everything in this cell follows from four integers.
 
 # %%
 N, BYTES = 32_800_000_000, 2  # parameters; bf16
@@ -180,7 +180,8 @@ axes[0].get_figure()
 # %% [markdown]
 # The room is shared by the batch. Alone, a row may verify 206 tokens for the price of one; with 64
 # rows three; with 256 none. **Batching and speculation compete for the same idle arithmetic.**
-# Notebook 09 follows that thread.
+# Notebook 09 follows that thread. (Real passes also have a fixed cost, to launch kernels and to
+# sample. A block pays it once: the flat part is flatter than drawn, the knee rounder.)
 #
 # One thing gives room back. Weights are read once for all rows, but every row has its *own*
 # context to read, so a long context makes plain passes slower and verification no dearer. Past

@@ -25,7 +25,8 @@
 # $$ S = \frac{G}{K c + v}, \qquad
 #    G = 1 + \alpha + \dots + \alpha^K = \frac{1 - \alpha^{K+1}}{1 - \alpha}. $$
 #
-# $G$ counts **tokens per step**, the target's own included; $G - 1$ are **accepted**.
+# $G$ counts **tokens per step** (a round of notebook 02), the target's own included; $G - 1$ are
+# **accepted**.
 #
 # 中文摘要在文末。(A summary in Chinese is at the end.)
 
@@ -255,8 +256,8 @@ assert np.isclose(theory.alpha_from_ratio(float(rate), K), 0.8)  # the way back
 # %% [markdown]
 # ## Three puzzles
 #
-# 1. Another guide: *a draft at most a fifth as slow, three steps, verification included about 1.5
-#    times the cost; three tokens come out: +100%.* Which $c$ and which $\alpha$ does that need?
+# 1. Another guide: *a draft step takes less than a fifth of a target step; three of them and the
+#    verification take about 1.5; three tokens come out: +100%.* What are $c$ and $\alpha$ then?
 # 2. You may halve the cost of your draft, or halve its rejections ($1 - \alpha$). Now
 #    $c = 0.2$. Which is better at $\alpha = 0.6$? And at $\alpha = 0.9$? ($K$ is chosen anew.)
 # 3. A vendor promises a speedup of 5 and mentions $\alpha = 0.8$. Possible?

@@ -17,8 +17,9 @@
 # paper an $\alpha$ of 0.62. Are these three numbers, or one? And is 41% different from 44%?
 #
 # **Formula.** Speculation leaves a trace: for every step of every request, how many tokens were
-# *drafted* and how many *accepted*, a prefix. Let $n$ steps draft $D$ tokens and accept $A$, and
-# let $R$ steps end in a rejection (the other $n - R$ accept all they drafted). Then
+# *drafted* and how many *accepted*, a prefix (a step is a round of notebook 02). Let $n$ steps
+# draft $D$ tokens and accept $A$, and let $R$ of the steps end in a rejection; the others accept
+# all they drafted. Then, with $G$ the tokens per step of notebook 04,
 #
 # | number | definition | if all is alike |
 # |---|---|---|
@@ -318,6 +319,9 @@ for method in ("draft_model", "ngram"):
     brought = [one["num_spec_steps"] + one["num_accepted_draft_tokens"] for one in metrics]
     left = emitted - np.array(brought)  # tokens that no drafting step emitted
     if method == "draft_model":
+        said = round(seen.rate, 2), round(seen.length, 1), round(seen.alpha, 2)
+        assert said == (0.41, 2.2, 0.62)  # the question's
+        assert wide.low < 0.44 < wide.high
         assert ((left >= -K) & (left <= 0)).all()  # none: all steps draft; the last one is cut
     else:
         undrafted = np.maximum(left, 0).sum()  # one token each
@@ -334,6 +338,9 @@ assert first < figure_data.alpha < last
 axes.get_figure()
 
 # %% [markdown]
+# The three numbers of the question are *one* trace, the draft model's; and with a hundred requests
+# 44% is within its interval.
+#
 # Two lessons of the n-gram trace. Its conditional rates rise steeply: where the text repeats
 # itself all goes well, elsewhere nothing does. And vLLM's counters are silent about steps in which
 # nothing was found to draft, so **its mean acceptance length is per draft, not per step**: the

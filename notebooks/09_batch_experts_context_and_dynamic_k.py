@@ -121,6 +121,7 @@ print(f"experts, K = 3: {sparse[0]:.2f} alone, {sparse.min():.2f} at "
 assert ends == np.ceil(theory.critical_batch(1, 0, DENSE, H200) * G3 / 4)  # B (K + 1) against G B
 assert (round(sparse[0], 2), round(sparse.min(), 2)) == (1.03, 0.96)
 assert sparse.max() > 0.99 * G3
+assert line[255] < 1 < 2.5 < sparse[255]  # at 256 rows
 axes[0].get_figure()
 
 # %% [markdown]
@@ -130,7 +131,9 @@ axes[0].get_figure()
 # - **Experts**: alone, four tokens wake 29 experts where one wakes 8, so verifying is nearly as
 #   dear as decoding. With some dozens of rows all experts are awake anyway, and verifying is
 #   free. Then the gain is back, and stays longer, since only 3.3 of 30.5 billion parameters are
-#   multiplied with a token. *Sparse targets want speculation where dense ones do not.*
+#   multiplied with a token. *Sparse targets want speculation where dense ones do not.* (Real
+#   routers are not independent. Where the tokens of a block share experts, fewer are awake, and a
+#   lone request fares better than drawn.)
 #
 # The broad line is what choosing $K$ by the batch would give. That batches kill speculation is
 # not theory: these were measured for EAGLE and EAGLE-3 (Li et al. 2025, Tables 3 and 5).
@@ -178,7 +181,8 @@ assert np.isfinite(theory.critical_batch(7, 8192, DENSE, H200))
 # A server of the second formula: 20 ms per step, 0.2 ms per verified token, 1 ms per level of
 # drafting, $\alpha = 0.7$. For each batch size the best $K$, and from that a table that vLLM
 # takes as `num_speculative_tokens_per_batch_size`. It changes $K$ only where that gains more than
-# 2%: a server at the border of two ranges should not flap.
+# 2%: a server at the border of two ranges should not flap. Read `[9, 15, 4]` as: while 9 to 15
+# requests run, draft 4 tokens.
 
 # %%
 T0, T1, TD, ALPHA, MOST, SLOTS = 0.020, 0.0002, 0.001, 0.7, 6, 64
@@ -188,7 +192,7 @@ assert schedule == [[1, 8, 5], [9, 15, 4], [16, 32, 3], [33, 64, 2]]
 for first, last, k_here in schedule:
     sizes = np.arange(first, last + 1)
     every = theory.goodput(sizes[:, None], ALPHA, np.arange(MOST + 1)[None], T0, T1, TD)
-    assert (every[:, k_here] * 1.021 >= every.max(axis=1)).all()
+    assert (1.02 * every[:, k_here] * (1 + 1e-12) >= every.max(axis=1)).all()
 
 # %% [markdown]
 # Does it work? The simulator serves requests in a closed loop (as benchmark tools do: $B$ clients,
@@ -223,15 +227,14 @@ np.testing.assert_allclose(tps[:, :-1], predicted, rtol=0.05)
 np.testing.assert_allclose(tps[:, 0], LOADS / (T0 + T1 * LOADS), rtol=1e-6)  # K = 0: no luck in it
 best = tps[:, :-1].max(axis=1)
 assert (tps[:, -1] > 0.97 * best).all()  # the schedule is near the best everywhere
-assert (tps[:, :-1].min(axis=0) > 0).all()
 assert not (tps[:, :-1] > 0.97 * best[:, None]).all(axis=0).any()  # no fixed K is
 
 # %% [markdown]
 # ## A benchmark, read again
 #
 # The suffix-decoding guide of vllm-ascend measured Qwen3-32B on four Ascend cards, $K = 3$: six
-# datasets, three concurrencies each. Its table is honest and its summary is not careful: ARC and
-# ShareGPT are said to gain "20% to 30%" in throughput at low concurrency. The rows say:
+# datasets, three concurrencies each. Its summary is less careful than its table: ARC and ShareGPT
+# are said to gain "20% to 30%" in throughput at low concurrency. The rows say:
 
 # %%
 alone = {row.dataset: row for row in SUFFIX_BENCHMARK if row.concurrency == 1}
@@ -276,6 +279,9 @@ panels, axes = gain_by_concurrency(SUFFIX_BENCHMARK, "tpot")
 for panel in panels:
     assert (np.diff(panel.measured) < 0).all()  # the gain falls with the load in all six
     assert (np.diff(panel.line) < 0).all()
+last = panels[-1]
+assert last.dataset == "AGIEval"
+assert (last.measured < np.interp(last.concurrency, last.line_concurrency, last.line)).all()
 axes[0].get_figure()
 
 # %% [markdown]
