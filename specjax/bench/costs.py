@@ -35,13 +35,15 @@ def bench_costs(
     speculative_config: Any,
     json_file: Path | None,
     *,
-    batches: Sequence[int] = (1, 4, 8),
+    batch_size: int = 1,
+    others: Sequence[int] = (1, 4, 8),
     reps: int = 15,
     console: Console | None = None,
 ) -> dict[str, Any]:
     """Time rounds at several batch sizes; return, print and write what ``explain`` reads.
 
-    The parts are those of the first batch size. Raises ValueError for a bad model or config.
+    The parts are those of ``batch_size``; rounds at ``others`` serve the schedule.
+    Raises ValueError for a bad model or config.
     """
     console = console or Console(highlight=False)
     llm = LLM(model, speculative_config=speculative_config)
@@ -51,29 +53,28 @@ def bench_costs(
         console.print(f"other processes keep {load:.1f} cores busy: these numbers will move")
     drafters = (none, fixed_chain(depth), llm.engine.drafter)
     rules = (walk, walk, llm.engine.rule)
-    measured: dict[str, Any] = {"num_speculative_tokens": depth}
+    measured: dict[str, Any] = {"num_speculative_tokens": depth, "batch_size": batch_size}
     steps = []
-    for batch_size in batches:
+    for rows in dict.fromkeys((batch_size, *others)):
         calls = [
             round_timer(
                 llm.engine._replace(drafter=drafter, rule=rule, window=WINDOW),
                 llm.params,
-                batch_size,
+                rows,
             )
             for drafter, rule in zip(drafters, rules, strict=True)
         ]
         interleave(calls, 2)  # compiles, and warms up
         plain, verify, whole = interleave(calls, reps)
         if not steps:
-            draft = max(whole - verify, 0.0)
-            measured |= {"batch_size": batch_size, "plain_s": plain, "verify_s": verify}
-            measured |= {"draft_s": draft, "round_s": whole}
+            measured |= {"plain_s": plain, "verify_s": verify}
+            measured |= {"draft_s": max(whole - verify, 0.0), "round_s": whole}
         steps += [
-            {"batch_size": batch_size, "k": 0, "seconds": plain},
-            {"batch_size": batch_size, "k": depth, "seconds": whole},
+            {"batch_size": rows, "k": 0, "seconds": plain},
+            {"batch_size": rows, "k": depth, "seconds": whole},
         ]
         console.print(
-            f"batch {batch_size}: plain step {1e3 * plain:.3g} ms; round of K = {depth} "
+            f"batch {rows}: plain step {1e3 * plain:.3g} ms; round of K = {depth} "
             f"{1e3 * whole:.3g} ms, {1e3 * verify:.3g} ms of it without drafting",
             soft_wrap=True,
         )

@@ -61,6 +61,7 @@ def costs(
         str,
         typer.Option("--speculative-config", "-sc", help="How to draft: vLLM's options, as JSON."),
     ] = '{"model": "bundled:draft", "num_speculative_tokens": 4}',
+    batch_size: Annotated[int, typer.Option(min=1, help="Requests side by side.")] = 1,
     json_file: Json = None,
     reps: Reps = 15,
 ) -> None:
@@ -70,7 +71,8 @@ def costs(
     from specjax.compile_cache import enable_compile_cache
 
     enable_compile_cache()
-    bench_costs(model, parse_config(speculative_config), json_file, reps=reps)
+    config = parse_config(speculative_config)
+    bench_costs(model, config, json_file, batch_size=batch_size, reps=reps)
 
 
 @bench.command()

@@ -59,7 +59,8 @@ def explain(
         console.print(line, soft_wrap=True, markup=False)
     for alarm in wrong:
         console.print(f"ALARM, {alarm.name}: {alarm.says}", soft_wrap=True, style="bold red")
-    console.print(budget_table(found))
+    if found.round_cost is not None:
+        console.print(budget_table(found))
     if numbers:
         console.print(number_table(numbers))
     if found.schedule is not None:
@@ -89,6 +90,7 @@ def explain(
 def gather(log, plain, measured: Path | None):
     """Put times of logs and of a JSON file together; the file's numbers win."""
     from specjax.files import read_json_object
+    from specjax.traces.events import concurrency
     from specjax.traces.explain import ACCEPTANCE, Measured, round_seconds
 
     values: dict[str, Any] = {}
@@ -101,6 +103,13 @@ def gather(log, plain, measured: Path | None):
         if log is not None:
             given = {key: value for key, value in given.items() if key not in ACCEPTANCE}
             values["round_s"] = round_seconds(log)
+            side_by_side, batch_size = concurrency(log), given.get("batch_size", 1)
+            if not 0.5 * side_by_side <= batch_size <= 2 * side_by_side:
+                raise ValueError(
+                    f"{measured} was measured at batch_size={batch_size}, but {side_by_side:.1f} "
+                    "requests ran side by side in the log: measure at that batch size "
+                    "(specjax bench costs --batch-size), or log at the measured one."
+                )
             asked = given.get("num_speculative_tokens", log.depth)
             if asked != log.depth:
                 raise ValueError(
@@ -150,6 +159,7 @@ def plain_values(record) -> dict[str, Any]:
     def tame(value):
         if isinstance(value, float) and value != value:
             return None
-        return value._asdict() if hasattr(value, "_asdict") else value
+        as_dict = getattr(value, "_asdict", None)
+        return value if as_dict is None else as_dict()
 
     return {name: tame(value) for name, value in record._asdict().items()}

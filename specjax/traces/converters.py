@@ -12,7 +12,7 @@ from scipy import stats
 
 from specjax.theory.arrays import Scalar, require
 from specjax.theory.intervals import Interval
-from specjax.traces.events import Trace
+from specjax.traces.events import Trace, end_of_requests
 from specjax.traces.positions import alpha, by_position, counters, share
 
 
@@ -113,23 +113,21 @@ def to_aisbench(trace: Trace, level: Scalar = 0.95) -> tuple[Number, ...]:
     have no TPOT.
     """
     size = len(trace.names)
-    first = trace.time[trace.step == 0]
-    last = np.zeros(size)
-    np.maximum.at(last, trace.request, trace.time)
-    tokens = np.bincount(trace.request, trace.emitted, size)
+    one = np.ones(size)
+    first, last = trace.time[trace.step == 0], end_of_requests(trace)
+    tokens, gaps = np.bincount(trace.request, trace.emitted, size), np.bincount(trace.request) - 1
+    tpot = (last - first) / np.maximum(tokens - 1, 1)
     several = tokens > 1
-    tpot = (last - first)[several] / (tokens[several] - 1)
-    gaps = np.diff(trace.time)[np.diff(trace.request) == 0]
     found = [
-        number("AISBench", "TTFT", mean(first, level), "s", f"first tokens / {size} requests"),
+        number("AISBench", "TTFT", mean(first, one, level), "s", f"first tokens / {size} requests")
     ]
     if several.any():
         said = f"(E2EL - TTFT) / (tokens - 1), mean of {int(several.sum())} requests"
-        found.append(number("AISBench", "TPOT", mean(tpot, level), "s", said))
-        owner = trace.request[1:][np.diff(trace.request) == 0]
-        each = np.array([gaps[owner == one].mean() for one in np.unique(owner)])
-        itl = mean(each, level)._replace(estimate=float(gaps.mean()))
-        said = f"gaps / {len(gaps):,} gaps between chunks"
+        found.append(
+            number("AISBench", "TPOT", mean(tpot[several], one[several], level), "s", said)
+        )
+        said = f"E2EL - TTFT / {int(gaps.sum()):,} gaps between chunks"
+        itl = mean((last - first)[several], gaps[several], level)
         found.append(number("AISBench", "ITL", itl, "s", said))
     total, end = float(tokens.sum()), float(trace.time.max())
     require("the log's duration", end, 1e-300)
@@ -146,13 +144,17 @@ def lengths(accepted, request, depth: int, level: Scalar) -> Interval:
     return Interval(*(1.0 + most * one for one in found))
 
 
-def mean(values, level: Scalar) -> Interval:
-    """Return a mean of requests with Student's interval; none from a single request."""
-    middle = float(values.mean())
-    if len(values) < 2:
+def mean(part, whole, level: Scalar) -> Interval:
+    """Return sum(part) / sum(whole) over requests [R] with the interval of a ratio estimator.
+
+    Cochran 1977, ch. 6, with Student's t; none from a single request.
+    """
+    middle, size = float(part.sum() / whole.sum()), len(part)
+    if size < 2:
         return Interval(middle, np.nan, np.nan)
-    half = stats.t.ppf((1 + level) / 2, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5
-    return Interval(middle, float(middle - half), float(middle + half))
+    spread = np.sqrt(size / (size - 1) * ((part - middle * whole) ** 2).sum()) / whole.sum()
+    half = float(stats.t.ppf((1 + level) / 2, size - 1) * spread)
+    return Interval(middle, max(middle - half, 0.0), middle + half)
 
 
 def number(tool: str, name: str, found: Interval, unit: str, says: str) -> Number:

@@ -166,6 +166,23 @@ def write_trace(path: Path, events: Sequence[Event]) -> None:
             file.write((json.dumps(event._asdict()) + "\n").encode())
 
 
+def end_of_requests(trace: Trace) -> Float[np.ndarray, "R"]:
+    """Return when each request ended [s]."""
+    last = np.zeros(len(trace.names))
+    np.maximum.at(last, trace.request, trace.time)
+    return last
+
+
+def concurrency(trace: Trace) -> float:
+    """Return how many requests decoded side by side, averaged over the time that any did.
+
+    1 for a log in which no time passed.
+    """
+    first, last = trace.time[trace.step == 0], end_of_requests(trace)
+    span = last.max() - first.min()
+    return float((last - first).sum() / span) if span > 0 else 1.0
+
+
 def to_events(trace: Trace) -> list[Event]:
     """Return a trace as events, request by request."""
     columns = (leaf.tolist() for leaf in trace[2:])

@@ -306,7 +306,8 @@ def fit_costs(measured: Measured) -> Costs | None:
         system = np.stack([np.ones_like(batch), batch * (k + 1), k], axis=1) / seconds[:, None]
         found, _ = nnls(system, np.ones_like(seconds))
         error = float(np.abs(system @ found - 1.0).mean())
-        return Costs(*found.tolist(), error)
+        t0, t1, td = found.tolist()
+        return Costs(t0, t1, td, error)
     draft, verify, overhead, _ = parts(measured)
     if draft is None or verify is None or overhead is None or measured.plain_s is None:
         return None

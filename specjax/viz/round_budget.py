@@ -81,7 +81,8 @@ def round_budget(
         ("costs", found.round_cost, "plain steps"),
     ):
         y = heights[bar]
-        ax.text(end + 0.01 * reach, y, f"{end:.2f} {unit}", va="center", fontsize=SMALL)
+        behind = max(end, found.round_cost) + 0.01 * reach
+        ax.text(behind, y, f"{end:.2f} {unit}", va="center", fontsize=SMALL)
     ax.axvline(found.round_cost, color=VERMILION, linewidth=1.2, linestyle=(0, (4, 2)))
     ax.set_yticks([1.0, 0.0], ["a round brings", "a round costs"], fontsize=SMALL)
     ax.set(xlim=(0, 1.28 * reach), ylim=(-0.5, 1.5))
@@ -90,8 +91,8 @@ def round_budget(
     ax.spines[["top", "right"]].set_visible(False)
     word = "Faster" if found.speedup >= 1 else "Slower"
     said = f"{word}: {found.speedup:.2f}x at K = {found.num_speculative_tokens}"
-    if found.guilty is not None:
-        said += f"; largest cost: {found.guilty}"
+    if found.speedup < 1 and found.guilty is not None:
+        said += f"; the guilty term: {found.guilty}"
     ax.set_title(said if title is None else title, fontsize=11, loc="left")
     ax.legend(
         loc="upper center",
