@@ -171,12 +171,12 @@ def serving_rows(scale: Scale, reps: int) -> list[Row]:
     ]
 
 
-def at_most(name: str, value: float, unit: str, goal: float) -> Row:
+def at_most(name: str, value: int | float, unit: str, goal: int | float) -> Row:
     """Make a row whose goal bounds its own value from above."""
     return Row(name=name, value=value, unit=unit, goal=f"<= {goal:g} {unit}", met=value <= goal)
 
 
-def at_least(name: str, value: float, unit: str, goal: float) -> Row:
+def at_least(name: str, value: int | float, unit: str, goal: int | float) -> Row:
     """Make a row whose goal bounds its own value from below."""
     return Row(name=name, value=value, unit=unit, goal=f">= {goal:g} {unit}", met=value >= goal)
 
