@@ -47,8 +47,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax import theory
+from specjax import theory, traces
 from specjax.metrics import SpecDecodeCounters
+from specjax.traces import Event, fit_mixture, to_trace
 from specjax.viz.acceptance_by_position import acceptance_by_position
 
 # %% [markdown]
@@ -165,24 +166,53 @@ axes.get_figure()
 tau = theory.mixture_tokens(KINDS, [0.5, 0.5], K)
 one_alpha = theory.alpha_from_length(tau, K)
 print(f"one alpha: {one_alpha:.3f}, for {tau:.3f} tokens per step at K = {K}")
-print(f"at K = 12 it predicts {theory.tokens_per_step(one_alpha, 12):.2f} tokens per step, "
-      f"and there will be {theory.mixture_tokens(KINDS, [0.5, 0.5], 12):.2f}")  # fmt: skip
 assert np.isclose(tau, 1 + marginal[1:].sum())
 assert abs(data.tokens_per_step - tau) < 0.1
 assert (round(one_alpha, 3), round(tau, 3)) == (0.698, 2.760)
-assert round(theory.tokens_per_step(one_alpha, 12), 2) == 3.28
-assert round(theory.mixture_tokens(KINDS, [0.5, 0.5], 12), 2) == 4.44
 
-longer = np.asarray(accept(jax.random.key(2), mixed, 400, 12))
-exact = theory.mixture_tokens(KINDS, [0.5, 0.5], 12)
-error = np.sqrt(theory.step_length_var(KINDS, 12).sum() / 2 / longer.size)
-assert abs(1 + longer.mean() - exact) < 4.5 * error  # and there were
+# %% [markdown]
+# How many tokens per step would the *same texts* take with drafts of twelve? Easy requests wrote
+# more of the text, so they weigh more. We let every request write as much again as it did, and
+# count its steps.
+
+# %%
+written = (1 + trace).reshape(NUM_REQUESTS, NUM_STEPS).sum(axis=1)  # tokens of each request
+longer = np.asarray(accept(jax.random.key(2), mixed, 2 * NUM_STEPS, 12))
+steps = ((1 + longer).cumsum(axis=1) < written[:, None]).sum(axis=1) + 1
+counted = written.sum() / steps.sum()
+shares = theory.tokens_per_step(KINDS, K) / theory.tokens_per_step(KINDS, K).sum()
+exact = theory.mixture_tokens(KINDS, shares, 12, weight="tokens")
+print(f"one alpha says {theory.tokens_per_step(one_alpha, 12):.2f} tokens per step, the two kinds "
+      f"{exact:.2f}; counted {counted:.2f}")  # fmt: skip
+assert (round(theory.tokens_per_step(one_alpha, 12), 2), round(exact, 2)) == (3.28, 3.57)
+by_request = theory.steps_to_emit(written, np.asarray(mixed, float), 12)  # cuts the last step, too
+assert abs(counted - written.sum() / by_request.sum()) < 0.1
+
+# %% [markdown]
+# The log need not say which kind a request is of: `specjax.traces` finds the two kinds by itself
+# (expectation maximisation), from the same six numbers per step that `LLM.generate(trace=...)`
+# writes.
+
+# %%
+events = [Event(f"{r}", 0, 0, 0, 1, 0.0) for r in range(NUM_REQUESTS)]  # the prefills
+for r, own in enumerate(trace.reshape(NUM_REQUESTS, NUM_STEPS).tolist()):
+    events += [Event(f"{r}", i, K, one, one + 1, float(i)) for i, one in enumerate(own, start=1)]
+log = to_trace(events)
+mixture = fit_mixture(log)
+print(f"alphas {mixture.alphas.round(2)}, of {mixture.shares.round(2)} of the text: "
+      f"{mixture.tokens(12):.2f} tokens per step at K = 12")  # fmt: skip
+np.testing.assert_allclose(np.sort(mixture.alphas), np.sort(KINDS), atol=0.02)
+np.testing.assert_allclose(np.sort(mixture.shares), np.sort(shares), atol=0.02)
+assert abs(mixture.tokens(12) - exact) < 0.15
+seen = measure(np.full_like(trace, K), trace)
+assert np.isclose(traces.alpha(log).estimate, seen.alpha)  # and it measures as we do
+assert np.allclose(traces.by_position(log).conditional.estimate, seen.conditional)
 
 # %% [markdown]
 # ## Which average?
 #
-# Real requests do not run for equally many *steps*. If all write equally many *tokens*, the hard
-# ones need more steps, so they weigh more in the engine's counters, and the mean length is the
+# Above all requests ran for equally many *steps*. If all write equally many *tokens*, the hard ones
+# need more steps, so they weigh more in the engine's counters, and the mean length is the
 # *harmonic* mean over requests. A dashboard that averages each request's own mean length takes
 # the arithmetic one, and shows a number that no clock will confirm.
 
