@@ -171,9 +171,9 @@ assert abs(data.tokens_per_step - tau) < 0.1
 assert (round(one_alpha, 3), round(tau, 3)) == (0.698, 2.760)
 
 # %% [markdown]
-# How many tokens per step would the *same texts* take with drafts of twelve? Easy requests wrote
-# more of the text, so they weigh more. We let every request write as much again as it did, and
-# count its steps.
+# How many tokens per step would the *same texts* take with drafts of twelve? In their 50 steps the
+# easy requests wrote three times as much as the hard ones, and weigh more accordingly. We let
+# every request write as many tokens as before, now at $K = 12$, and count its steps.
 
 # %%
 written = (1 + trace).reshape(NUM_REQUESTS, NUM_STEPS).sum(axis=1)  # tokens of each request
