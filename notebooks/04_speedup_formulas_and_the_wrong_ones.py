@@ -170,7 +170,8 @@ axes[0].get_figure()
 # The best $K$ is where one more drafted token stops paying for itself: the smallest $K$ with
 # $\alpha^{K+1}(1 + cK) \le c\,G(K)$. Over the reals it is a Lambert $W$ function. A little
 # theorem (Cor. 3.9) tells where it is zero: **speculation pays at all if and only if
-# $\alpha > c$**. (For one token: $1 + \alpha > 1 + c$. If one does not pay, no more do.)
+# $\alpha > c$**. (If so, one token pays: $1 + \alpha > 1 + c$. If not, none do:
+# $G \le 1 + K\alpha \le 1 + Kc$.)
 
 # %%
 surface, axes = speedup_surface(0.1)
@@ -208,8 +209,8 @@ assert [round(100 * share) for share in shares.values()] == [50, 36, 26, 11]
 assert ((best > 0) == (alphas > costs))[alphas != costs].all()
 
 # %% [markdown]
-# A third, generously. But drafts that cost next to nothing (n-gram, EAGLE: $c < 0.05$) want more,
-# and expensive ones fewer. The number to know is your own $c$.
+# A third, generously. Drafts that cost next to nothing, such as n-grams, want a larger $K$ and
+# expensive ones a smaller. The number to know is your own $c$.
 #
 # ## Where to put the work
 #

@@ -252,9 +252,10 @@ for row in SUFFIX_BENCHMARK:  # what its gains are: ratios less one
 # tokens in every step it would be $1 + 3 \times 0.27 = 1.81$ tokens per step. But a suffix decoder
 # drafts only what it finds, $d < 3$ on average, and $1 + d\,a$ fits with $d \approx 1.5$.
 #
-# **What does the load cost?** Verified tokens of all requests add up, so let the cost of a step
-# grow by $\beta$ per further request: the gain is $(1 + d\,a)/(1 + \beta(c - 1))$. Two constants
-# for six datasets and three loads; each dataset is predicted by constants that *have not seen it*.
+# **What does the load cost?** Verified tokens of all requests add up, so let the cost of a step,
+# over that of a plain one at the same load, grow by $\beta$ per further request. The gain is then
+# $(1 + d\,a)/(1 + \beta(c - 1))$ at concurrency $c$. Two constants for six datasets and three
+# loads; each dataset is predicted by constants that *have not seen it*.
 
 # %%
 fits = {metric: calibrate(SUFFIX_BENCHMARK, metric) for metric in ("tpot", "tps")}
