@@ -43,10 +43,10 @@ def explain(
     from specjax.traces.explain import acceptance_from, say
     from specjax.traces.explain import explain as take_apart
 
-    if trace is None and measured is None:
-        raise ValueError("nothing to explain: pass --trace FILE, --measured JSON, or both.")
     if plain is not None and trace is None:
         raise ValueError("--plain is the other half of --trace: pass that log too.")
+    if trace is None and measured is None:
+        raise ValueError("nothing to explain: pass --trace FILE, --measured JSON, or both.")
     log = None if trace is None else read_trace(trace)
     times = gather(log, None if plain is None else read_trace(plain), measured)
     if log is not None and not log.drafted.any():
@@ -102,6 +102,12 @@ def gather(log, plain, measured: Path | None):
         given = read_json_object(measured)
         if log is not None:
             given = {key: value for key, value in given.items() if key not in ACCEPTANCE}
+            asked = given.get("num_speculative_tokens", log.depth)
+            if asked != log.depth:
+                raise ValueError(
+                    f"{measured} has num_speculative_tokens={asked}, the log drafts up to "
+                    f"{log.depth}: measure the same K."
+                )
             values["round_s"] = round_seconds(log)
             side_by_side, batch_size = concurrency(log), given.get("batch_size", 1)
             if not 0.5 * side_by_side <= batch_size <= 2 * side_by_side:
@@ -109,12 +115,6 @@ def gather(log, plain, measured: Path | None):
                     f"{measured} was measured at batch_size={batch_size}, but {side_by_side:.1f} "
                     "requests ran side by side in the log: measure at that batch size "
                     "(specjax bench costs --batch-size), or log at the measured one."
-                )
-            asked = given.get("num_speculative_tokens", log.depth)
-            if asked != log.depth:
-                raise ValueError(
-                    f"{measured} has num_speculative_tokens={asked}, the log drafts up to "
-                    f"{log.depth}: measure the same K."
                 )
         values |= given
     try:
