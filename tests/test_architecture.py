@@ -15,7 +15,7 @@ FLOORS = (
     ("decode",),
     ("files", "worker"),
     ("weights", "bundled", "compile_cache"),
-    ("train", "simulate", "audit"),
+    ("train", "simulate", "audit", "traces"),
     ("engine",),
     ("viz",),
     ("oracle",),

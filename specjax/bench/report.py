@@ -35,8 +35,8 @@ def compare(
     peer: int | float,
     against: str,
     *,
-    at_most: float | None = None,
-    at_least: float | None = None,
+    at_most: int | float | None = None,
+    at_least: int | float | None = None,
 ) -> Row:
     """Make a row of a number and its peer, with a goal for their ratio if there is one."""
     ratio, goal, met = value / peer, None, None

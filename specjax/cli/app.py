@@ -17,7 +17,9 @@ from specjax.cli import INTERRUPTED, leave
 from specjax.cli.audit import audit
 from specjax.cli.bench import bench
 from specjax.cli.errors import DEBUG, plainly
+from specjax.cli.explain import explain
 from specjax.cli.oracle import oracle
+from specjax.cli.theory import theory
 from specjax.engine.legacy import ENGINE_ONLY
 
 FORWARDED = {"ignore_unknown_options": True, "help_option_names": []}
@@ -31,6 +33,8 @@ app = typer.Typer(
 app.add_typer(audit, name="audit")
 app.add_typer(bench, name="bench")
 app.add_typer(oracle, name="oracle")
+app.add_typer(theory, name="theory")
+app.command()(explain)
 
 
 def main() -> None:
@@ -143,6 +147,9 @@ def generate(
     json_lines: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per completion.")
     ] = False,
+    trace: Annotated[
+        Path | None, typer.Option(help="Log every round here, as JSON lines (specjax explain).")
+    ] = None,
     max_tokens: Annotated[int, typer.Option(help="Output tokens per completion.")] = 128,
     temperature: Annotated[float, typer.Option(help="0: the most likely token.")] = 0.0,
     top_p: float = 1.0,
@@ -241,7 +248,7 @@ def generate(
         **older,
         **dict.fromkeys(engine_only or (), True),
     }
-    complete(model, options, prompts, sampling, stream=stream, json_lines=json_lines)
+    complete(model, options, prompts, sampling, stream=stream, json_lines=json_lines, trace=trace)
 
 
 @app.command(context_settings=FORWARDED)

@@ -66,6 +66,28 @@ def verify(json_file: Json = None, reps: Reps = 15) -> None:
 
 @bench.command()
 @plainly
+def costs(
+    model: Annotated[str, typer.Option(help="Checkpoint folder, or 'bundled'.")] = "bundled",
+    speculative_config: Annotated[
+        str,
+        typer.Option("--speculative-config", "-sc", help="How to draft: vLLM's options, as JSON."),
+    ] = '{"model": "bundled:draft", "num_speculative_tokens": 4}',
+    batch_size: Annotated[int, typer.Option(min=1, help="Requests side by side.")] = 1,
+    json_file: Json = None,
+    reps: Reps = 15,
+) -> None:
+    """Time drafting, verifying and plain steps, for specjax explain --measured (a minute)."""
+    from specjax.bench.costs import bench_costs
+    from specjax.cli.complete import parse_config
+    from specjax.compile_cache import enable_compile_cache
+
+    enable_compile_cache()
+    config = parse_config(speculative_config)
+    bench_costs(model, config, json_file, batch_size=batch_size, reps=reps)
+
+
+@bench.command()
+@plainly
 def peers(
     model: Annotated[str, typer.Option(help="Checkpoint folder, or 'bundled'.")] = "bundled",
     draft: Annotated[str, typer.Option(help="The draft model's.")] = "bundled:draft",
@@ -81,3 +103,14 @@ def peers(
 
     enable_compile_cache()
     bench_peers(json_file, model=model, draft=draft, reps=reps, readme=readme)
+
+
+@bench.command()
+@plainly
+def theory(json_file: Json = None, reps: Reps = 5) -> None:
+    """Time the formulas and the simulations, against plain Python (one minute)."""
+    from specjax.bench.theory import bench_theory
+    from specjax.compile_cache import enable_compile_cache
+
+    enable_compile_cache()
+    bench_theory(json_file, reps=reps)

@@ -103,10 +103,13 @@ def complete(
     *,
     stream: bool,
     json_lines: bool,
+    trace: Path | None = None,
 ) -> None:
     """Complete the prompts and print the completions."""
     if stream and (json_lines or sampling.n > 1):
         raise ValueError("--stream shows one completion per prompt: not with --json or --n.")
+    if stream and trace is not None:
+        raise ValueError("--trace logs prompts that run side by side: not with --stream.")
     check_model(model)
     enable_compile_cache()
     llm = LLM(model, **options)
@@ -117,7 +120,7 @@ def complete(
             heading(notes, number, len(prompts))
             show(llm, prompt, sampling, console)
     else:
-        for number, output in enumerate(llm.generate(list(prompts), sampling)):
+        for number, output in enumerate(llm.generate(list(prompts), sampling, trace=trace)):
             for completion in output.outputs:
                 if json_lines:
                     print(json.dumps(to_json(output, completion)))
@@ -126,6 +129,8 @@ def complete(
                 if console.is_terminal:
                     console.print(Text(output.prompt or "", style="dim"), end="", soft_wrap=True)
                 print(completion.text)
+    if trace is not None:
+        notes.print(f"wrote {trace}; read it with specjax explain --trace", markup=False)
     counters = llm.counters
     if counters.num_drafts:
         notes.print(

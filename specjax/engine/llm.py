@@ -14,6 +14,7 @@ from specjax.engine.legacy import accept_engine_only, translate_legacy
 from specjax.engine.outputs import RequestOutput
 from specjax.engine.params import SamplingParams
 from specjax.engine.progress import bar
+from specjax.engine.recorder import Recorder
 from specjax.engine.report import Sample, request_output, steps
 from specjax.engine.rows import Request
 from specjax.engine.speculative import SpeculativeConfig
@@ -120,24 +121,33 @@ class LLM:
         *,
         use_tqdm: bool = True,
         on_progress: Callable[[int, int], None] | None = None,
+        trace: str | Path | None = None,
     ) -> list[RequestOutput]:
         """Complete one or many prompts, in order.
 
         A prompt is a string or ``{"prompt_token_ids": [...]}``. ``on_progress`` is told
         (finished, all) samples; without it ``use_tqdm`` shows them on a terminal as a bar.
+        ``trace`` names a file for the log of every round (``traces.events``), written when all
+        are finished; each round then is a call of its own, so that its time is measured.
         Raises ValueError for a bad prompt before any work starts.
         """
         if use_tqdm and on_progress is None:
             with bar("prompts") as shown:
-                return self.generate(prompts, sampling_params, on_progress=shown)
+                return self.generate(prompts, sampling_params, on_progress=shown, trace=trace)
         number, batch = self.num_requests, self._read(prompts, sampling_params)
         samples: dict[int, Sample] = {}
         total = sum(len(requests) for _, requests in batch)
-        for sample in self._run([r for _, requests in batch for r in requests]):
+        recorder = None if trace is None else Recorder(Path(trace), number, batch)
+        max_rounds = loop.HISTORY if recorder is None else 1
+        for sample in self._run([r for _, requests in batch for r in requests], max_rounds):
+            if recorder is not None:
+                recorder.see(sample.progress)
             if sample.progress.finish_reason is not None:
                 samples[sample.progress.index] = sample
                 if on_progress:
                     on_progress(len(samples), total)
+        if recorder is not None:
+            recorder.write()
         in_order = iter(samples[i] for i in range(total))
         return [
             request_output(

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specjax.viz.timeline import (
@@ -49,6 +49,7 @@ def test_every_token_gets_its_fate():
     ]
 
 
+@settings(deadline=None)
 @given(st.lists(rounds(), max_size=6))
 def test_reading_the_emitting_cells_gives_the_text(many):
     cells = to_cells(many)

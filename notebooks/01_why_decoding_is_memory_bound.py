@@ -1,0 +1,324 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 01 · Why decoding is memory-bound
+#
+# **Question.** An accelerator that can do a thousand million million operations per second
+# writes the text of a 32B model at some seventy tokens per second. What does it do all the time,
+# and why can it check five tokens in the time of one?
+#
+# **Formula.** A forward pass over $B$ rows of $n$ tokens each has to *read* every weight once,
+# whatever $B$ and $n$ are, and the keys and values of each row's context. And it has to
+# *multiply* every weight with every token. Reading and multiplying overlap, so the slower one
+# counts (Williams, Waterman & Patterson 2009, the *roofline*):
+#
+# $$ t(B, n) = \max\left(\frac{N b + B\,\mathrm{ctx}\cdot\mathrm{kv}}{\mathrm{BW}},\;
+#    \frac{2 N B n}{F}\right) $$
+#
+# with $N$ parameters of $b$ bytes, $\mathrm{kv}$ bytes of cache per token of context, bandwidth
+# $\mathrm{BW}$ in bytes/s and compute $F$ in FLOP/s. The two are equal at the **knee**,
+# for short contexts at
+#
+# $$ B\,n = \frac{b F}{2\,\mathrm{BW}} \text{ tokens.} $$
+#
+# Left of the knee more tokens are free. That is the room in which speculative decoding lives.
+#
+# 中文摘要在文末。(A summary in Chinese is at the end.)
+
+# %%
+# %matplotlib inline
+import json
+import math
+import time
+from fractions import Fraction
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specjax import LLM, theory
+from specjax.metrics import SpecDecodeCounters
+from specjax.topology import causal
+from specjax.viz.block_cost import block_cost
+
+# %% [markdown]
+# ## One token, with pencil and paper
+#
+# Qwen3-32B on one H200. The peak numbers are those of the data sheet: assumptions, real
+# programs reach less of both. Everything in this cell follows from four integers.
+
+# %%
+N, BYTES = 32_800_000_000, 2  # parameters; bf16
+BW, F = 4_800_000_000_000, 989_000_000_000_000  # bytes/s, FLOP/s
+
+reading = Fraction(N * BYTES, BW)  # s
+multiplying = Fraction(2 * N, F)  # s: a multiplication and an addition per weight
+knee = reading / multiplying  # tokens
+
+print(f"read every weight    {float(1e3 * reading):8.3f} ms")
+print(f"multiply one token   {float(1e3 * multiplying):8.3f} ms")
+print(f"at most              {float(1 / reading):8.1f} tokens/s")
+print(f"compute in use       {float(multiplying / reading):8.2%}")
+print(f"knee                 {float(knee):8.1f} tokens per pass")
+assert reading == Fraction(41, 3000)  # 13.667 ms
+assert round(1e3 * float(multiplying), 3) == 0.066
+assert knee == Fraction(BYTES * F, 2 * BW) == Fraction(989 * 5, 24)  # 206.04
+assert round(1 / reading) == 73
+assert multiplying / reading == 1 / knee < Fraction(1, 200)
+
+H200, MODEL = theory.H200, theory.QWEN3_32B
+assert (MODEL.num_params, MODEL.bytes_per_param, H200.bandwidth, H200.flops) == (N, BYTES, BW, F)
+for n in (1, 5, 206, 207, 1000):
+    exact = max(reading, n * multiplying)
+    assert np.isclose(theory.decode_time_roofline(1, n, 0, MODEL, H200), float(exact), rtol=1e-14)
+
+# %% [markdown]
+# The chip multiplies for half a percent of the time and waits for weights otherwise. Each weight
+# takes two bytes to fetch and is good for two operations per token, so a pass over $n$ tokens
+# does $n$ operations per byte; the hardware could do 206. A faster chip with the same memory
+# would not write any faster.
+#
+# ## Ask the compiler
+#
+# That each pass costs $2 N n$ operations but reads the weights only once is easily said. JAX's
+# compiler counts both for the program it made; so we ask it about the 13M-parameter model that
+# ships with specjax (float32, so $b = 4$).
+
+# %%
+llm = LLM("bundled", max_model_len=64)
+target, weights = llm.engine.target, llm.params.target
+num_params = sum(leaf.size for leaf in jax.tree.leaves(weights))
+
+
+def pass_over(weights, tokens, cache):
+    """Read n tokens [1, n] of one row after an empty context; return their logits."""
+    n = tokens.shape[1]
+    output, _ = target.forward(weights, tokens, jnp.arange(n)[None], causal(n), cache, 64)
+    return target.logits(weights, output.hidden)
+
+
+print("  n   operations / 2 N n   bytes / 4 N   operations per byte")
+intensity = {}
+for n in (1, 4, 16):
+    arguments = (weights, jnp.zeros((1, n), jnp.int32), target.init_cache(1, 64))
+    counted = jax.jit(pass_over).lower(*arguments).compile().cost_analysis()
+    operations, moved = counted["flops"], counted["bytes accessed"]
+    intensity[n] = operations / moved
+    ratios = operations / (2 * num_params * n), moved / (4 * num_params)
+    print(f"{n:3} {ratios[0]:20.3f} {ratios[1]:13.3f} {intensity[n]:21.2f}")
+    assert 1.0 <= ratios[0] < 1.06  # attention and norms are the rest
+    assert 1.0 <= ratios[1] < 1.4  # activations and the cache are the rest
+assert 0.45 < intensity[1] < 0.5  # two operations per four bytes
+assert intensity[16] > 10 * intensity[1]
+
+# %% [markdown]
+# Sixteen tokens: sixteen times the operations, a third more bytes.
+#
+# ## Ask your own machine
+#
+# One 4096 x 4096 matrix in float32 is 67 MB: more than most processors cache. We multiply
+# it with $n$ vectors and keep the best of several runs (others may be using this machine, and
+# the slowest run says more about them). No number here can be known beforehand, so the
+# assertions are wide: four vectors must cost well below four times one, and 256 must cost much
+# more than one.
+
+# %%
+SIZE, COUNTS = 4096, (1, 4, 16, 64, 256)
+matrix = jax.random.normal(jax.random.key(0), (SIZE, SIZE), jnp.float32)
+vectors = {n: jnp.ones((n, SIZE), jnp.float32) for n in COUNTS}
+multiply = jax.jit(jnp.matmul)
+best = dict.fromkeys(COUNTS, np.inf)
+for _ in range(9):  # the first one compiles
+    for n in COUNTS:
+        start = time.perf_counter()
+        multiply(vectors[n], matrix).block_until_ready()
+        best[n] = min(best[n], time.perf_counter() - start)
+
+print("  n        ms   t(n) / t(1)    GB/s   GFLOP/s")
+for n, seconds in best.items():
+    rates = 4e-9 * SIZE**2 / seconds, 2e-9 * SIZE**2 * n / seconds
+    print(f"{n:3} {1e3 * seconds:9.2f} {seconds / best[1]:13.2f} {rates[0]:7.1f} {rates[1]:9.1f}")
+assert best[4] < 3 * best[1]
+assert 2 * best[1] < best[256] < 256 * best[1]
+
+# %% [markdown]
+# Read the last two columns against each other: at $n = 1$ the machine is busy with bandwidth, at
+# $n = 256$ with arithmetic, and between them is its knee. Your laptop has a roofline, too.
+#
+# ## What verifying costs
+#
+# A plain step reads one token per row. Verifying $K$ drafted tokens makes it $n = K + 1$. The
+# figure shows the price, $t(B, n) / t(B, 1)$. On the flat part it is 1: *verification is free*.
+# The dots are the knees.
+
+# %%
+lines, axes = block_cost()
+for line in lines:
+    cost = line.cost
+    assert cost[0] == 1
+    assert (np.diff(cost) >= 0).all()  # a longer block never costs less
+    assert (cost <= line.tokens * (1 + 1e-12)).all()  # nor more than n plain passes
+    np.testing.assert_allclose(cost[line.tokens <= line.knee], 1)
+knees = {(line.hardware, line.batch): line.knee for line in lines}
+assert np.isclose(knees["NVIDIA H200", 1], float(knee))
+assert np.isclose(knees["NVIDIA H200", 64], float(knee) / 64)  # 3.2: K = 2 is free, K = 3 is not
+assert knees["Ascend 910B", 1] == 235
+assert knees["NVIDIA H200", 256] < 1  # already past it with one token per row
+axes[0].get_figure()
+
+# %% [markdown]
+# The room is shared by the batch. Alone, a row may verify 206 tokens for the price of one; with 64
+# rows three; with 256 none. **Batching and speculation compete for the same idle arithmetic.**
+# Notebook 09 follows that thread. (Real passes also have a fixed cost, to launch kernels and to
+# sample. A block pays it once: the flat part is flatter than drawn, the knee rounder.)
+#
+# One thing gives room back. Weights are read once for all rows, but every row has its *own*
+# context to read, so a long context makes plain passes slower and verification no dearer. Past
+# a certain length no batch reaches the compute roof, however large:
+
+# %%
+kv = theory.kv_bytes_per_token(num_layers=64, num_kv_heads=8, head_dim=128)  # bytes
+print(f"cache            {kv:,.0f} bytes per token of context")
+print(f"as much as the weights: {N * BYTES / kv:,.0f} tokens, all rows together")
+assert kv == 2 * 64 * 8 * 128 * 2 == 2**18
+assert round(N * BYTES / kv) == 250_244
+
+print("context   batch from which a plain pass is compute-bound")
+for ctx in (0, 512, 1024, 2048):
+    room = multiplying - Fraction(ctx * 2**18, BW)  # s that one more row adds: negative is never
+    exact = float(reading / room) if room > 0 else np.inf
+    batch = theory.critical_batch(1, ctx, MODEL, H200)
+    print(f"{ctx:7} {batch:10.1f}")
+    assert np.isclose(batch, exact)
+endless = Fraction(2 * N * BW, F * 2**18)  # where a row's cache takes as long as its arithmetic
+print(f"from a context of {math.ceil(endless):,} tokens on: never")
+assert math.ceil(endless) == 1215
+assert np.isfinite(theory.critical_batch(1, 1214, MODEL, H200))
+assert np.isinf(theory.critical_batch(1, 1215, MODEL, H200))
+
+# %% [markdown]
+# With `ipywidgets` installed you can drag the batch and the context; without, here is one
+# picture: 64 rows, whose knee eight thousand tokens of context move from 3.2 to 10 tokens.
+
+
+# %%
+def show(batch=64, ctx=8192):
+    """Draw one batch beside a lone row."""
+    return block_cost(batches=sorted({1, batch}), ctx=ctx)[1][0].get_figure()
+
+
+try:
+    from ipywidgets import interact
+except ModuleNotFoundError:
+    display(show())
+else:
+    interact(show, batch=(1, 256), ctx=(0, 16384, 512))
+moved = {one.batch: one.knee for one in block_cost(hardware=(H200,), batches=(1, 64), ctx=8192)[0]}
+assert round(moved[64], 1) == 10.0
+assert moved[64] / knees["NVIDIA H200", 64] > 3 > 1.1 > moved[1] / knees["NVIDIA H200", 1]
+
+# %% [markdown]
+# ## Three puzzles
+#
+# 1. Weights are quantised to four bits, products stay in bf16. Plain decoding becomes four times
+#    as fast. What happens to the room for speculation?
+# 2. H200, 64 rows, short contexts, free drafts accepted with $\alpha = 0.8$. With $n = K + 1$
+#    tokens per row, which $K$ is best: the last free one, or a larger one that costs?
+# 3. At 2,048 tokens of context a plain pass never becomes compute-bound. Do passes that verify
+#    $K = 3$ tokens?
+#
+# The answers are in the cells below, as assertions. Think first.
+
+# %% jupyter={"source_hidden": true} tags=["hide-input"]
+# Answer 1. The knee is b F / (2 BW): it shrinks to a quarter as well. What made plain decoding
+# faster took it from speculation.
+quantised = MODEL._replace(bytes_per_param=0.5)
+plain = [theory.decode_time_roofline(1, 1, 0, one, H200) for one in (MODEL, quantised)]
+assert np.isclose(plain[0] / plain[1], 4)
+room = [theory.critical_batch(1, 0, one, H200) for one in (MODEL, quantised)]
+assert np.isclose(room[0] / room[1], 4)
+assert round(room[1]) == 52
+
+# %% jupyter={"source_hidden": true} tags=["hide-input"]
+# Answer 2. K = 2 is free, and best: from the knee on, the cost grows like K + 1 but the tokens
+# like 1 - alpha^(K+1). It is no longer so at a knee of 3.9, where K = 3 costs little.
+gains = theory.speedup_vs_batch(64, 0.8, np.arange(9), 0, MODEL, H200)
+assert gains.argmax() == 2
+assert np.isclose(gains[2], 1 + 0.8 + 0.64)
+assert np.isclose(gains[3], (1 + 0.8 + 0.64 + 0.512) * float(knee) / 64 / 4)  # 2.38
+assert theory.speedup_vs_batch(53, 0.8, np.arange(9), 0, MODEL, H200).argmax() == 3
+
+# %% jupyter={"source_hidden": true} tags=["hide-input"]
+# Answer 3. Yes: four tokens per row compute four times as much on the same context. The limit
+# of the context moves up by n, to 4 x 1215 tokens, and so 2,048 is below it.
+assert np.isclose(theory.critical_batch(4, 2048, MODEL, H200), 89.06, atol=0.01)
+assert np.isinf(theory.critical_batch(4, 4 * 1215, MODEL, H200))
+
+# %% [markdown]
+# ## Check it on vLLM
+#
+# The repository keeps what a real vLLM 0.32.0 answered to a hundred prompts, greedy, 64 tokens
+# each, without speculation and with the bundled draft model at $K = 3$. Had each request run
+# alone, how often would the target's weights have been read, and how many tokens multiplied? The
+# first token of each request comes with its prompt; it is left out of both.
+# (`make oracle-record` asks vLLM again: it installs it beside this environment, 3.5 GB.)
+
+# %%
+folder = next(
+    root / "tests/oracle/recordings"
+    for root in (Path.cwd(), *Path.cwd().parents)
+    if (root / "tests/oracle/recordings").is_dir()
+)
+plain, spec = (
+    json.loads((folder / f"text_{name}.json").read_text())["answer"]
+    for name in ("plain", "draft_model")
+)
+texts = [[one["token_ids"] for one in answer["outputs"]] for answer in (plain, spec)]
+num_same = sum(a == b for a, b in zip(*texts, strict=True))
+assert num_same >= 99  # of 100; a near tie may round the other way
+
+K = 3
+num_tokens = sum(len(text) - 1 for text in texts[0])
+metrics = [one["metrics"] for one in spec["outputs"]]
+counters = SpecDecodeCounters.zeros(K)
+for one in metrics:
+    counters = counters.add(one["per_step_drafted"], one["per_step_accepted"])
+num_rounds = counters.num_drafts
+num_computed = counters.num_drafts + counters.num_draft_tokens
+print(f"{num_same} of {len(metrics)} texts are the same, {num_tokens:,} tokens")
+print(f"weights read      {num_tokens:6,} -> {num_rounds:6,}   / {num_tokens / num_rounds:.2f}")
+print(f"tokens multiplied {num_tokens:6,} -> {num_computed:6,}   x {num_computed / num_tokens:.2f}")
+assert num_rounds == spec["counters"]["vllm:spec_decode_num_drafts"]
+assert num_computed == (K + 1) * num_rounds  # a draft model always drafts K
+emitted = num_rounds + counters.num_accepted_tokens
+assert 0 <= emitted - num_tokens <= K * len(metrics)  # the last round of a request is cut
+assert 1 < num_tokens / num_rounds <= counters.mean_acceptance_length
+assert num_computed > num_tokens
+
+# %% [markdown]
+# That is the whole trade: fewer readings of the weights, paid with more arithmetic. It is a
+# bargain left of the knee and a loss far right of it.
+#
+# ## 中文摘要
+#
+# - **问题**: 算力近千 TFLOP/s 的芯片, 跑 32B 模型每秒只出约 73 个 token。时间花在哪里?
+#   为什么一次验证五个 token 几乎不多花时间?
+# - **屋顶线 (roofline)**: 一次前向的时间 = max(读权重和 KV 的时间, 计算的时间)。权重无论多少 token
+#   都只读一次, 计算量与 token 数成正比。单个 token 时算力利用率不到 0.5%。
+# - **拐点 (knee)**: $B n = bF / (2\,\mathrm{BW})$。H200 约 206 个 token, Ascend 910B 约 235 个
+#   (峰值参数是假设值)。拐点以左, 多验证的 token 免费: 这就是投机解码的空间。
+# - **批大小**: 同一批内各行共享这段空间。64 行时每行只剩约 3 个 token, 256 行时没有了。
+# - **长上下文**: KV 每行各读一份, 空间又变大; H200 上下文超过约 1215 时,
+#   普通解码不论批多大都受限于带宽。
+# - **vLLM 实录**: 读权重的次数减少, 计算的 token 数增加; 这就是全部的交换。

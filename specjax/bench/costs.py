@@ -1,0 +1,116 @@
+"""``specjax bench costs``: the seconds of a plain step, of drafting and of verifying.
+
+The answer to "how do I measure t_draft / t_target?": whole jitted rounds are timed, with the
+drafter, with one that proposes a fixed chain and so costs nothing, and with none. What the tokens
+are does not matter to the time; the host's part is not in it, and is what a log's rounds take
+longer.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+
+from specjax import decode
+from specjax.bench.plan import interleave
+from specjax.bench.report import busy
+from specjax.bench.step import fixed_chain, step
+from specjax.drafters.none import none
+from specjax.engine.llm import LLM
+from specjax.files import write_json
+from specjax.sampling import Sampling, row_key
+from specjax.types import RUNNING, Engine, Params, Text
+from specjax.verify.walk import walk
+
+CONTEXT, WINDOW = 200, 256  # tokens
+
+
+def bench_costs(
+    model: str,
+    speculative_config: Any,
+    json_file: Path | None,
+    *,
+    batch_size: int = 1,
+    others: Sequence[int] = (1, 4, 8),
+    reps: int = 15,
+    console: Console | None = None,
+) -> dict[str, Any]:
+    """Time rounds at several batch sizes; return, print and write what ``explain`` reads.
+
+    The parts are those of ``batch_size``; rounds at ``others`` serve the schedule.
+    Raises ValueError for a bad model or config.
+    """
+    console = console or Console(highlight=False)
+    llm = LLM(model, speculative_config=speculative_config)
+    depth = llm.engine.drafter.depth
+    load = busy()
+    if load > 0.25:
+        console.print(f"other processes keep {load:.1f} cores busy: these numbers will move")
+    drafters = (none, fixed_chain(depth), llm.engine.drafter)
+    rules = (walk, walk, llm.engine.rule)
+    measured: dict[str, Any] = {"num_speculative_tokens": depth, "batch_size": batch_size}
+    steps = []
+    for rows in dict.fromkeys((batch_size, *others)):
+        calls = [
+            round_timer(
+                llm.engine._replace(drafter=drafter, rule=rule, window=WINDOW),
+                llm.params,
+                rows,
+            )
+            for drafter, rule in zip(drafters, rules, strict=True)
+        ]
+        interleave(calls, 2)  # compiles, and warms up
+        plain, verify, whole = interleave(calls, reps)
+        if not steps:
+            measured |= {"plain_s": plain, "verify_s": verify}
+            measured |= {"draft_s": max(whole - verify, 0.0), "round_s": whole}
+        steps += [
+            {"batch_size": rows, "k": 0, "seconds": plain},
+            {"batch_size": rows, "k": depth, "seconds": whole},
+        ]
+        console.print(
+            f"batch {rows}: plain step {1e3 * plain:.3g} ms; round of K = {depth} "
+            f"{1e3 * whole:.3g} ms, {1e3 * verify:.3g} ms of it without drafting",
+            soft_wrap=True,
+        )
+    measured["steps"] = steps
+    if json_file is not None:
+        write_json(json_file, measured)
+        console.print(f"wrote {json_file}", soft_wrap=True, markup=False)
+    return measured
+
+
+def round_timer(engine: Engine, params: Params, batch_size: int) -> Callable[[], float]:
+    """Return a function that runs one round from the same context and gives its seconds."""
+    vocab_size, capacity = engine.target.vocab_size, 2 * WINDOW
+    tokens = np.random.default_rng(0).integers(0, vocab_size, (batch_size, capacity))
+
+    def full(value: int):
+        return jnp.full(batch_size, value, jnp.int32)
+
+    text = Text(
+        jnp.asarray(tokens, jnp.int32), full(CONTEXT), full(CONTEXT), full(WINDOW), full(RUNNING)
+    )
+    sampling = Sampling(
+        temperature=jnp.zeros(batch_size),
+        max_draft=full(engine.drafter.depth),
+        stop_ids=jnp.full((batch_size, 1), vocab_size, jnp.int32),
+    )
+    keys = jnp.stack([row_key(i) for i in range(batch_size)])
+    held = [decode.init_state(engine, params, text, sampling, keys)]
+
+    def seconds() -> float:
+        state = held.pop()
+        rewound = state.text._replace(lengths=full(CONTEXT), reason=full(RUNNING))
+        cache = state.cache._replace(lengths=full(CONTEXT - 1))
+        state = jax.block_until_ready(state._replace(text=rewound, cache=cache))
+        start = time.perf_counter()
+        held.append(jax.block_until_ready(step(engine, params, state))[0])
+        return time.perf_counter() - start
+
+    return seconds

@@ -1,0 +1,34 @@
+"""Simulations: the shipped round on toy chains, a server under load, and fits to tables."""
+
+from specjax.simulate.calibrate import Calibration, calibrate, fit_costs
+from specjax.simulate.chain import Counts, Pair, chain, correlated_pair, exact_tokens_per_step
+from specjax.simulate.metrics import Metrics, measure
+from specjax.simulate.policy import Policy, by_schedule, fixed_k, off_above
+from specjax.simulate.replay import Replayed, replay
+from specjax.simulate.serving import Costs, Served, serving
+from specjax.simulate.workload import Workload, closed_loop, open_loop
+
+__all__ = [
+    "Calibration",
+    "Costs",
+    "Counts",
+    "Metrics",
+    "Pair",
+    "Policy",
+    "Replayed",
+    "Served",
+    "Workload",
+    "by_schedule",
+    "calibrate",
+    "chain",
+    "closed_loop",
+    "correlated_pair",
+    "exact_tokens_per_step",
+    "fit_costs",
+    "fixed_k",
+    "measure",
+    "off_above",
+    "open_loop",
+    "replay",
+    "serving",
+]

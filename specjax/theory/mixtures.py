@@ -1,0 +1,83 @@
+"""When alpha is not one number: mixtures, a law of alphas, a Markov chain of states.
+
+Tokens per step G is convex in alpha, so an average alpha understates it; and which average of
+G is right depends on whether the weights count steps or tokens (renewal-reward theorem).
+"""
+
+import numpy as np
+from scipy.special import betaln
+
+from specjax.theory.arrays import (
+    Real,
+    Scalar,
+    Value,
+    arrays,
+    library_of,
+    require,
+    require_laws,
+    require_probs,
+)
+from specjax.theory.lengths import tokens_per_step
+
+
+def mixture_tokens(alphas: Real, w: Real, K: Real, weight: str = "steps") -> Value:
+    """Average tokens per step over kinds of text with ``alphas`` [..., M] and shares w [..., M].
+
+    ``weight="steps"``: w are shares of steps, the mean of G is arithmetic. ``"tokens"``: w are
+    shares of tokens (as when requests are weighted by length), and it is harmonic.
+    Raises ValueError if w does not sum to 1, alpha leaves [0, 1], or for another ``weight``.
+    """
+    require_laws(w=w)
+    xp, alphas, w = arrays(alphas, w)
+    tokens = tokens_per_step(alphas, xp.asarray(K)[..., None])
+    if weight == "steps":
+        return (w * tokens).sum(axis=-1)
+    if weight == "tokens":
+        return 1.0 / (w / tokens).sum(axis=-1)
+    raise ValueError(f"weight must be 'steps' or 'tokens', got {weight!r}")
+
+
+def jensen_gap(alphas: Real, w: Real, K: Real) -> Value:
+    """Return the mean of G(alpha) less G of the mean alpha, in tokens per step; never negative.
+
+    Jensen's inequality: G is convex in alpha. ``alphas``, ``w`` [..., M], w shares of steps.
+    Raises as ``mixture_tokens`` does.
+    """
+    mixed = mixture_tokens(alphas, w, K)
+    _, alphas, w = arrays(alphas, w)
+    return mixed - tokens_per_step((w * alphas).sum(axis=-1), K)
+
+
+def beta_mixture_tokens(a: Real, b: Real, K: Scalar) -> Value:
+    """Expect sum_{k=0..K} B(a + k, b) / B(a, b) tokens per step for alpha ~ Beta(a, b).
+
+    One alpha per step, shared by its positions: E[alpha^k] is the ratio of beta functions.
+    Its conditional acceptance rises with position, as measured profiles often do. NumPy only.
+    Raises ValueError for a or b not positive, or K < 0.
+    """
+    require("a", a, np.finfo(float).tiny)
+    require("b", b, np.finfo(float).tiny)
+    require("K", K, 0)
+    _, a, b = arrays(np.asarray(a)[..., None], np.asarray(b)[..., None])
+    return np.exp(betaln(a + np.arange(int(K) + 1), b) - betaln(a, b)).sum(axis=-1)
+
+
+def markov_tokens(pi: Real, T: Real, alphas: Real, K: Scalar) -> Value:
+    """Expect 1 + sum_{j=1..K} pi (D T)^(j-1) D 1 tokens per step, D = diag(alphas).
+
+    ``pi`` [..., S] is the law of the state a step starts in, ``alphas`` [..., S] the chance that
+    the next draft token is accepted in each state, ``T`` [..., S, S] the law of the next state
+    given that it was. For a first-order chain T = min(p, q) / alpha. Equal alphas give G.
+    Raises ValueError if rows do not sum to 1, alpha leaves [0, 1], or K < 0.
+    """
+    require_laws(pi=pi, T=T)
+    require_probs(alphas=alphas)
+    require("K", K, 0)
+    xp = library_of(pi, T, alphas)
+    mass, T, alphas = (xp.asarray(one) for one in (pi, T, alphas))
+    tokens = mass.sum(axis=-1)
+    for _ in range(int(K)):
+        accepted = mass * alphas
+        tokens = tokens + accepted.sum(axis=-1)
+        mass = (accepted[..., None, :] @ T)[..., 0, :]
+    return tokens

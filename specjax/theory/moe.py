@@ -1,0 +1,64 @@
+"""Mixtures of experts: how many experts a pass wakes, and what that does to verification.
+
+MoESD (Huang et al. 2025). Each token is routed to k of E experts, independently and evenly.
+"""
+
+from collections.abc import Callable
+
+from specjax.theory.arrays import Real, Value, arrays, require, require_costs
+
+
+def moe_active_experts(E: Real, k: Real, T: Real) -> Value:
+    """Expect E (1 - (1 - k/E)^T) experts to be read by a pass over T tokens.
+
+    MoESD; independent, even routing. Raises ValueError unless 0 <= k <= E, E >= 1, T >= 0.
+    """
+    E, k, T = check(E, k, T)
+    return (E * (1.0 - (1.0 - k / E) ** T))[()]
+
+
+def moe_tokens_per_expert(E: Real, k: Real, T: Real) -> Value:
+    """Expect T k / active tokens per expert that is read: a pass's arithmetic intensity.
+
+    Tends to 1 for T = 1 and to T k / E for many tokens. Raises ValueError as
+    ``moe_active_experts`` does, and for T k = 0.
+    """
+    require("T", T, 1)
+    require("k", k, 1)
+    active = moe_active_experts(E, k, T)
+    _, k, T, active = arrays(k, T, active)
+    return (T * k / active)[()]
+
+
+def moe_full_activation_tokens(E: Real, k: Real, share: Real = 0.95) -> Value:
+    """Return ln(1 - share) / ln(1 - k/E), the tokens whose pass reads that share of the experts.
+
+    MoESD: from there on a verified block costs hardly more than one token. 1 if k = E.
+    Raises ValueError unless 0 < k <= E and 0 <= share < 1.
+    """
+    require("share", share, 0.0, 1.0 - 1e-12)
+    require("k", k, 1)
+    E, k, share = check(E, k, share)
+    xp, idle, share = arrays(1.0 - k / E, share)
+    tokens = xp.log1p(-share) / xp.log(xp.where(idle > 0, idle, 0.5))
+    return xp.where(idle > 0, tokens, 1.0)[()]
+
+
+def target_efficiency(B: Real, K: Real, time: Callable) -> Value:
+    """Return T(B, 1) / T(B, K + 1) [ratio]: how little verifying a block costs the target.
+
+    MoESD. ``time(B, m)`` gives the seconds of a pass over B rows of m tokens. 1 is a
+    free block. Raises ValueError for negative arguments.
+    """
+    require_costs(B=B, K=K)
+    _, B, K = arrays(B, K)
+    return time(B, 1.0) / time(B, K + 1.0)
+
+
+def check(E: Real, k: Real, T: Real):
+    """Validate and align the arguments."""
+    require("E", E, 1)
+    require_costs(k=k, T=T)
+    _, E, k, T = arrays(E, k, T)
+    require("E - k", E - k, 0)
+    return E, k, T

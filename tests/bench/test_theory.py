@@ -1,0 +1,63 @@
+"""``bench theory`` at a small scale: its rows, its goals, and the peer that writes the same."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from specjax.bench import plain_chain
+from specjax.bench.theory import Scale, at_least, at_most, bench_theory
+
+SMALL = Scale(
+    surface=(8, 4, 2), rows=16, rounds=8, plain_rounds=8, clients=4, requests=8, output=12, seeds=20
+)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Run the benchmark once; return its rows and what it printed and wrote."""
+    file, said = tmp_path_factory.mktemp("bench") / "theory.json", io.StringIO()
+    rows = bench_theory(file, scale=SMALL, reps=2, console=Console(file=said, width=200))
+    return rows, json.loads(file.read_text()), said.getvalue()
+
+
+def test_every_number_the_issue_asks_for_is_there_with_its_goal(written):
+    rows, stored, said = written
+    assert [row["name"] for row in stored] == [row.name for row in rows]
+    goals = [(row["name"].split(",")[0], row["goal"]) for row in stored if row["goal"]]
+    assert goals == [
+        ("speedup surface", "<= 50 ms"),
+        ("chain", ">= 300000 tok/s"),
+        ("chain over plain Python", ">= 50"),
+        ("chain", ">= 20 seeds"),
+        ("serving at concurrency 4", ">= 200"),
+        ("serving", ">= 200"),
+        ("serving", ">= 20 seeds"),
+    ]
+    for row in stored:
+        assert row["name"] in said
+
+
+def test_ratios_are_values_over_peers_of_the_same_run(written):
+    for row in written[1]:
+        if row["peer"] is not None:
+            assert row["ratio"] == pytest.approx(row["value"] / row["peer"])
+            assert row["value"] > 0
+
+
+def test_goals_bound_values_from_their_side():
+    assert at_most("x", 1.0, "ms", 2).met
+    assert not at_most("x", 3.0, "ms", 2).met
+    assert at_least("x", 3.0, "tok/s", 2).met
+    assert not at_least("x", 1.0, "tok/s", 2).met
+
+
+def test_the_plain_loops_text_is_lossless_too():
+    """With q = p everything is accepted; with unlike laws the text still follows the target."""
+    same = [[0.0, 1.0], [1.0, 0.0]]
+    noise = plain_chain.unaddressed(0)
+    assert len(plain_chain.plain_chain(same, same, noise, 1.0, 3, 20)) == 2 + 20 * 4
+    never = [[0.0, -30.0], [0.0, -30.0]]
+    text = plain_chain.plain_chain([[-30.0, 0.0]] * 2, never, noise, 1.0, 3, 20)
+    assert text == [0] + [1] * 21
