@@ -22,15 +22,15 @@ from specjax.traces.positions import alpha, judged_tokens
 WHOLE = ("num_speculative_tokens", "batch_size", "k")
 ACCEPTANCE = ("tokens_per_round", "acceptance_rate", "alpha")
 REMEDIES = {
-    "acceptance": "most of the cost goes into rejected tokens: draft fewer, or find a drafter "
+    "acceptance": "Most of the cost goes into rejected tokens: draft fewer, or find a drafter "
     "that knows this text (temperature, domain and chat template count too)",
-    "draft": "drafting is slow: a smaller draft, fewer layers or a head on the target, or one "
+    "draft": "Drafting is slow: a smaller draft, fewer layers or a head on the target, or one "
     "without a model (ngram, suffix)",
-    "verify": "verifying costs more than one token does: at this batch or context the target is "
+    "verify": "Verifying costs more than one token does: at this batch or context the target is "
     "bound by compute (or wakes more experts); draft less under load, as the schedule says",
-    "overhead": "neither model is at work: host, sampling, scheduling or transfers between "
+    "overhead": "Neither model is at work: host, sampling, scheduling or transfers between "
     "rounds; fuse or overlap them, and check that graphs or compilation are on",
-    "cost": "the round costs too much; measure draft_s and verify_s to see which part "
+    "cost": "The round costs too much; measure draft_s and verify_s to see which part "
     "(specjax bench costs does, for specjax)",
 }
 

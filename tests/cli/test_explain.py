@@ -70,6 +70,20 @@ def test_measured_parts_give_the_guilty_term_the_schedule_and_a_picture(files):
     assert (files / "e.png").stat().st_size > 10_000
 
 
+def test_the_hosts_part_of_a_plain_step_is_no_overhead(files):
+    """The plain log's step takes 30 ms, the measured one 27: 3 ms of host in both rounds."""
+    (files / "costs.json").write_text(json.dumps({**COSTS, "plain_s": 0.027, "batch_size": 8}))
+    done = run(
+        *("--trace", files / "spec.jsonl", "--plain", files / "plain.jsonl"),
+        *("--measured", files / "costs.json", "--json", files / "e.json"),
+    )
+    assert done.exit_code == 0, done.output
+    found = json.loads((files / "e.json").read_text())
+    assert found["verify"] == pytest.approx((0.033 - 0.027) / 0.03)
+    assert found["overhead"] == pytest.approx((0.05 - 0.004 - 0.036) / 0.03)
+    assert found["round_cost"] == pytest.approx(0.05 / 0.03)
+
+
 def test_measured_alone(files):
     (files / "costs.json").write_text(json.dumps({**COSTS, "acceptance_rate": 0.5}))
     done = run("--measured", files / "costs.json")
