@@ -173,17 +173,18 @@ def explain(
     Raises ValueError if acceptance is neither measured nor given.
     """
     found = acceptance_of(measured) if acceptance is None else acceptance
-    k, plain = measured.num_speculative_tokens, measured.plain_s
+    k = measured.num_speculative_tokens
     rate = found.accepted / found.mean_drafted
     tokens = 1.0 + found.accepted
     draft, verify, overhead, cost = parts(measured)
     blame = blamed(rate, draft, verify, overhead, cost)
     costs = fit_costs(measured)
-    guilty = max(blame, key=lambda name: blame[name]) if blame else None
+    most = max(blame, key=lambda name: blame[name], default=None)
+    guilty = most if most is not None and blame[most] > 0 else None
     best, gain, least = None, None, None
     if cost is not None:
-        extra = cost - 1.0 if overhead is None else cost - 1.0 - overhead
-        fixed = overhead or 0.0
+        fixed = max(overhead or 0.0, 0.0)
+        extra = cost - 1.0 - fixed
         gains = [1.0] + [
             found.tokens(n) / (1.0 + extra * n / k + fixed) for n in range(1, max(2 * k, 8) + 1)
         ]
@@ -204,8 +205,8 @@ def explain(
         round_cost=cost,
         speedup=None if cost is None else tokens / cost,
         blame=blame,
-        guilty=guilty if plain and guilty is not None and blame[guilty] > 0 else None,
-        remedy=REMEDIES[guilty] if guilty is not None and blame[guilty] > 0 else None,
+        guilty=guilty,
+        remedy=None if guilty is None else REMEDIES[guilty],
         breakeven_alpha=least,
         best_k=best,
         best_speedup=gain,
