@@ -16,10 +16,15 @@ from specjax.traces import (
     to_vllm,
 )
 
-TEXTS = [one["turns"][0] for one in prompts()[:4]]
 DRAFT = {"model": "bundled:draft"}
 COUPLED = {**DRAFT, "draft_sample_method": "coupled"}
 NGRAM = {"method": "ngram", "prompt_lookup_max": 3}
+
+
+def texts(llm):
+    """Begin six prompts: 16 tokens each, so that one program reads and one window holds them."""
+    read = llm.get_tokenizer().encode
+    return [{"prompt_token_ids": read(one["turns"][0])[:16]} for one in prompts()[:6]]
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +38,7 @@ def traced(tmp_path_factory):
             llm = LLM("bundled", speculative_config={**config, "num_speculative_tokens": k})
             params = SamplingParams(temperature=temperature, max_tokens=40, seed=7)
             path = folder / f"{len(done)}.jsonl"
-            outputs = llm.generate(TEXTS, params, trace=path, use_tqdm=False)
+            outputs = llm.generate(texts(llm), params, trace=path, use_tqdm=False)
             done[key] = outputs, read_trace(path), llm
         return done[key]
 
@@ -64,7 +69,7 @@ def test_the_logs_counters_are_the_engines(traced, config):
 def test_the_log_does_not_change_the_text(traced):
     outputs, _, llm = traced(DRAFT, 2)
     params = SamplingParams(temperature=0.0, max_tokens=40, seed=7)
-    again = llm.generate(TEXTS, params, use_tqdm=False)
+    again = llm.generate(texts(llm), params, use_tqdm=False)
     assert [o.outputs[0] for o in outputs] == [o.outputs[0] for o in again]
 
 
