@@ -1,6 +1,7 @@
 """``specjax explain``: a log's or a measurement's speed taken apart, as tables, JSON, a picture."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,9 +49,9 @@ def explain(
     if trace is None and measured is None:
         raise ValueError("nothing to explain: pass --trace FILE, --measured JSON, or both.")
     log = None if trace is None else read_trace(trace)
-    times = gather(log, None if plain is None else read_trace(plain), measured)
     if log is not None and not log.drafted.any():
         raise ValueError(f"{trace}: nothing was drafted, so there is no speculation to explain.")
+    times = gather(log, None if plain is None else read_trace(plain), measured)
     acceptance = None if log is None else acceptance_from(log)
     found = take_apart(times, acceptance, max_batch=max_batch, hysteresis=hysteresis)
     console = Console(highlight=False)
@@ -88,39 +89,44 @@ def explain(
 
 
 def gather(log, plain, measured: Path | None):
-    """Put times of logs and of a JSON file together; the file's numbers win."""
+    """Put seconds of a JSON file and of logs together; a round's time is the log's.
+
+    With a plain log its step is the unit. What that step takes longer than the measured one is
+    the host's part; the target's pass of a round gets it too, so that overhead is what
+    speculation adds.
+    """
     from specjax.files import read_json_object
     from specjax.traces.events import concurrency
     from specjax.traces.explain import ACCEPTANCE, Measured, round_seconds
 
-    values: dict[str, Any] = {}
+    given = {} if measured is None else read_json_object(measured)
     if log is not None:
-        values["num_speculative_tokens"] = max(log.depth, 1)
-        if plain is not None:
-            values |= {"plain_s": round_seconds(plain), "round_s": round_seconds(log)}
-    if measured is not None:
-        given = read_json_object(measured)
-        if log is not None:
-            given = {key: value for key, value in given.items() if key not in ACCEPTANCE}
-            asked = given.get("num_speculative_tokens", log.depth)
-            if asked != log.depth:
-                raise ValueError(
-                    f"{measured} has num_speculative_tokens={asked}, the log drafts up to "
-                    f"{log.depth}: measure the same K."
-                )
-            values["round_s"] = round_seconds(log)
-            side_by_side, batch_size = concurrency(log), given.get("batch_size", 1)
-            if not 0.5 * side_by_side <= batch_size <= 2 * side_by_side:
-                raise ValueError(
-                    f"{measured} was measured at batch_size={batch_size}, but {side_by_side:.1f} "
-                    "requests ran side by side in the log: measure at that batch size "
-                    "(specjax bench costs --batch-size), or log at the measured one."
-                )
-        values |= given
+        own = {key: value for key, value in given.items() if key not in ACCEPTANCE}
+        given = {"num_speculative_tokens": log.depth, **own}
     try:
-        return Measured.from_dict(values)
+        times = Measured.from_dict(given)
     except ValueError as error:
-        raise ValueError(f"{measured}: {error}" if measured else str(error)) from None
+        raise ValueError(f"{measured}: {error}") from None
+    if log is None:
+        return times
+    if times.num_speculative_tokens != log.depth:
+        raise ValueError(
+            f"{measured} has num_speculative_tokens={times.num_speculative_tokens}, the log drafts "
+            f"up to {log.depth}: measure the same K."
+        )
+    side_by_side = concurrency(log)
+    if measured is not None and not 0.5 <= times.batch_size / side_by_side <= 2:
+        raise ValueError(
+            f"{measured} was measured at batch_size={times.batch_size}, but {side_by_side:.1f} "
+            "requests ran side by side in the log: measure at that batch size "
+            "(specjax bench costs --batch-size), or log at the measured one."
+        )
+    if plain is None:
+        return times if times.plain_s is None else replace(times, round_s=round_seconds(log))
+    step, verify = round_seconds(plain), times.verify_s
+    if verify is not None and times.plain_s is not None:
+        verify = max(verify + step - times.plain_s, 1e-9)
+    return replace(times, plain_s=step, round_s=round_seconds(log), verify_s=verify)
 
 
 def budget_table(found) -> Table:

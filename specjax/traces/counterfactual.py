@@ -5,9 +5,9 @@ Where a draft token depends on nothing but the text before it (``draft_model`` w
 log says of every position of the text whether its draft token would be right: those accepted, and
 the one rejected. Only behind a draft accepted to its end nobody looked: the position of the bonus
 token. Then other lengths can be replayed *exactly*, up to those positions, which are taken as all
-wrong and as all right: more right tokens never take more rounds, so that the truth lies between.
-With fixed K1 < K the replay never needs one if K1 + 1 divides K + 1, since both runs start anew
-behind every bonus token.
+wrong and as all right. With a fixed K1 < K more right tokens never take more rounds, so that the
+truth lies between; and the replay never needs one if K1 + 1 divides K + 1, since both runs start
+anew behind every bonus token. With a policy that looks back the two are examples, not bounds.
 
 It does not hold where the draft depends on where the round began: ngram and suffix (a match is
 looked up there), eagle, mtp, medusa (features there); nor for "probabilistic", whose text changes
@@ -51,7 +51,7 @@ class Counterfactual(NamedTuple):
 
     @property
     def num_rounds(self) -> tuple[int, int]:
-        """Return the least and the greatest number of rounds it can have taken."""
+        """Return the rounds taken if all were right and wrong: with a fixed K, bounds."""
         return int(self.right.rounds.sum()), int(self.wrong.rounds.sum())
 
 

@@ -22,15 +22,15 @@ from specjax.traces.positions import alpha, judged_tokens
 WHOLE = ("num_speculative_tokens", "batch_size", "k")
 ACCEPTANCE = ("tokens_per_round", "acceptance_rate", "alpha")
 REMEDIES = {
-    "acceptance": "most of the cost goes into rejected tokens: draft fewer, or find a drafter "
+    "acceptance": "Most of the cost goes into rejected tokens: draft fewer, or find a drafter "
     "that knows this text (temperature, domain and chat template count too)",
-    "draft": "drafting is slow: a smaller draft, fewer layers or a head on the target, or one "
+    "draft": "Drafting is slow: a smaller draft, fewer layers or a head on the target, or one "
     "without a model (ngram, suffix)",
-    "verify": "verifying costs more than one token does: at this batch or context the target is "
+    "verify": "Verifying costs more than one token does: at this batch or context the target is "
     "bound by compute (or wakes more experts); draft less under load, as the schedule says",
-    "overhead": "neither model is at work: host, sampling, scheduling or transfers between "
+    "overhead": "Neither model is at work: host, sampling, scheduling or transfers between "
     "rounds; fuse or overlap them, and check that graphs or compilation are on",
-    "cost": "the round costs too much; measure draft_s and verify_s to see which part "
+    "cost": "The round costs too much; measure draft_s and verify_s to see which part "
     "(specjax bench costs does, for specjax)",
 }
 
@@ -173,17 +173,18 @@ def explain(
     Raises ValueError if acceptance is neither measured nor given.
     """
     found = acceptance_of(measured) if acceptance is None else acceptance
-    k, plain = measured.num_speculative_tokens, measured.plain_s
+    k = measured.num_speculative_tokens
     rate = found.accepted / found.mean_drafted
     tokens = 1.0 + found.accepted
     draft, verify, overhead, cost = parts(measured)
     blame = blamed(rate, draft, verify, overhead, cost)
     costs = fit_costs(measured)
-    guilty = max(blame, key=lambda name: blame[name]) if blame else None
+    most = max(blame, key=lambda name: blame[name], default=None)
+    guilty = most if most is not None and blame[most] > 0 else None
     best, gain, least = None, None, None
     if cost is not None:
-        extra = cost - 1.0 if overhead is None else cost - 1.0 - overhead
-        fixed = overhead or 0.0
+        fixed = max(overhead or 0.0, 0.0)
+        extra = cost - 1.0 - fixed
         gains = [1.0] + [
             found.tokens(n) / (1.0 + extra * n / k + fixed) for n in range(1, max(2 * k, 8) + 1)
         ]
@@ -204,8 +205,8 @@ def explain(
         round_cost=cost,
         speedup=None if cost is None else tokens / cost,
         blame=blame,
-        guilty=guilty if plain and guilty is not None and blame[guilty] > 0 else None,
-        remedy=REMEDIES[guilty] if guilty is not None and blame[guilty] > 0 else None,
+        guilty=guilty,
+        remedy=None if guilty is None else REMEDIES[guilty],
         breakeven_alpha=least,
         best_k=best,
         best_speedup=gain,

@@ -77,6 +77,7 @@ def test_doctor_names_what_is_there_and_what_is_missing(specjax_command):
         (("--prompt-file", "/nowhere/prompt.txt"), "No such file or directory"),
         (("--speculative-config", "{}", "--speculative-model", "x"), "exclude each other"),
         (("--stream", "--json"), "--stream"),
+        (("--stream", "--trace", "log.jsonl"), "--trace"),
         (("--model", "facebook/opt-125m"), "specjax does not download"),
     ],
 )

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from specjax import LLM, SamplingParams
-from specjax.bundled import prompts
 from specjax.traces import (
     counterfactual,
     counters,
@@ -15,9 +14,14 @@ from specjax.traces import (
     to_eagle,
     to_vllm,
 )
+from tests.checkpoints.cycle import build
+from tests.checkpoints.language import VOCAB
 
-TEXTS = [one["turns"][0] for one in prompts()[:4]]
-DRAFT = {"model": "bundled:draft"}
+TEXTS = [
+    {"prompt_token_ids": row.tolist()}
+    for row in np.random.default_rng(5).integers(0, VOCAB, (6, 12))
+]
+DRAFT = {"method": "draft_model"}
 COUPLED = {**DRAFT, "draft_sample_method": "coupled"}
 NGRAM = {"method": "ngram", "prompt_lookup_max": 3}
 
@@ -26,12 +30,15 @@ NGRAM = {"method": "ngram", "prompt_lookup_max": 3}
 def traced(tmp_path_factory):
     """Return a function that runs a config once and gives (outputs, trace, llm)."""
     folder, done = tmp_path_factory.mktemp("traces"), {}
+    models = build(folder)
 
     def run(config, k, temperature=0.0):
         key = (tuple(sorted(config.items())), k, temperature)
         if key not in done:
-            llm = LLM("bundled", speculative_config={**config, "num_speculative_tokens": k})
-            params = SamplingParams(temperature=temperature, max_tokens=40, seed=7)
+            draft = {"model": str(models["draft"])} if config["method"] == "draft_model" else {}
+            speculation = {**config, **draft, "num_speculative_tokens": k}
+            llm = LLM(models["llama"], speculative_config=speculation)
+            params = SamplingParams(temperature=temperature, max_tokens=40, seed=7, ignore_eos=True)
             path = folder / f"{len(done)}.jsonl"
             outputs = llm.generate(TEXTS, params, trace=path, use_tqdm=False)
             done[key] = outputs, read_trace(path), llm
@@ -63,7 +70,7 @@ def test_the_logs_counters_are_the_engines(traced, config):
 
 def test_the_log_does_not_change_the_text(traced):
     outputs, _, llm = traced(DRAFT, 2)
-    params = SamplingParams(temperature=0.0, max_tokens=40, seed=7)
+    params = SamplingParams(temperature=0.0, max_tokens=40, seed=7, ignore_eos=True)
     again = llm.generate(TEXTS, params, use_tqdm=False)
     assert [o.outputs[0] for o in outputs] == [o.outputs[0] for o in again]
 
