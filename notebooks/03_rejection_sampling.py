@@ -64,7 +64,7 @@ from specjax.verify.noise import by_token
 from specjax.verify.rejection import rejection
 from specjax.verify.typical import typical
 from specjax.verify.walk import walk
-from specjax.viz.acceptance import acceptance_shares
+from specjax.viz.residual_bars import residual_bars
 from specjax.viz.rules import rule_comparison
 
 # %% [markdown]
@@ -206,17 +206,17 @@ np.testing.assert_allclose(kept, [10 / 9, 11 / 9, 12 / 9], atol=1e-6)
 # %%
 figure = Figure(figsize=(13, 4.6), dpi=110, layout="constrained")
 left, right = figure.subplots(1, 2)
-shares, _ = acceptance_shares(P, Q, ["the", "a", "my", "an"], ax=left)
+bars, _ = residual_bars(P, Q, labels=["the", "a", "my", "an"], ax=left)
 points, _ = rule_comparison(Audit(rows, float(bound.mean())), ax=right)
-np.testing.assert_allclose(shares.kept + shares.residual, P)
-np.testing.assert_allclose(shares.refused.sum(), shares.residual.sum())
+np.testing.assert_allclose(bars.common + bars.missing, P)
+np.testing.assert_allclose(bars.rejected.sum(), bars.missing.sum())
 assert [point.names for point in points] == [("walk",), ("rejection",), ("block",), ("typical",)]
 left.get_figure()
 
 # %% [markdown]
-# Left: orange is what is refused, blue what is recovered instead; they weigh the same, so the
-# right bars are exactly $p$. Right: what each rule brings, and what it costs. Exact rules live in
-# the green band, left of the dashed line.
+# Left: what is refused (hatched, on q) and what is missing (hatched, on p) weigh the same, so what
+# is recovered makes the left bars exactly $p$. Right: what each rule brings, and what it costs.
+# Exact rules live in the green band, left of the dashed line.
 #
 # ## Three puzzles
 #

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from specjax import theory
 from specjax.theory.arrays import Scalar, require
-from specjax.viz.palette import BLUE, QUIET, SMALL, VERMILION
+from specjax.viz.palette import BLUE, GRID, QUIET, SMALL, VERMILION
 
 
 class Positions(NamedTuple):
@@ -92,7 +92,7 @@ def acceptance_by_position(
     ax.set_xlabel("draft position i", fontsize=SMALL)
     ax.set_ylabel(f"acceptance rate, {level:.0%} intervals", fontsize=SMALL)
     ax.tick_params(labelsize=SMALL)
-    ax.grid(axis="y", color="#DDDDDD", linewidth=0.6)
+    ax.grid(axis="y", color=GRID, linewidth=0.6)
     ax.spines[["top", "right"]].set_visible(False)
     said = f"Acceptance by position, {num_drafts:,} drafts" if title is None else title
     ax.set_title(said, fontsize=11, loc="left")

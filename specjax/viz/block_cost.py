@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from specjax import theory
 from specjax.theory.arrays import Real, Scalar, require, require_costs
-from specjax.viz.palette import DASHES, LINES, QUIET, SMALL
+from specjax.viz.palette import DASHES, GRID, LINES, QUIET, SMALL
 
 
 class BlockCost(NamedTuple):
@@ -100,7 +100,7 @@ def finish(ax: Axes, hw: theory.Hardware, most_tokens: int) -> None:
     ax.set(xlim=(1, most_tokens), ylim=(0.85, 2.0 ** min(5, len(powers) - 1)))
     ax.set_xlabel("n, tokens verified per row", fontsize=SMALL)
     ax.tick_params(labelsize=SMALL)
-    ax.grid(color="#DDDDDD", linewidth=0.6)
+    ax.grid(color=GRID, linewidth=0.6)
     ax.spines[["top", "right"]].set_visible(False)
     ax.set_title(
         f"{hw.name}: {hw.bandwidth / 1e12:g} TB/s, {hw.flops / 1e12:g} TFLOP/s", fontsize=SMALL

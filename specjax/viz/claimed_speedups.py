@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from specjax import theory
 from specjax.theory.arrays import Scalar, Value, require, require_costs, require_probs
-from specjax.viz.palette import BLACK, BLUE, DASHES, PURPLE, QUIET, SMALL, VERMILION
+from specjax.viz.palette import BLACK, BLUE, DASHES, GRID, PURPLE, QUIET, SMALL, VERMILION
 
 Count = Callable[[Value, Value], Value]  # (alpha, K) -> tokens per step
 COUNTS: dict[str, tuple[str, str, Count]] = {
@@ -68,7 +68,7 @@ def claimed_speedups(
         ax.axhline(1.0, color=QUIET, linewidth=0.8)
         ax.set(ylim=(0, top))
         ax.tick_params(labelsize=SMALL)
-        ax.grid(color="#DDDDDD", linewidth=0.6)
+        ax.grid(color=GRID, linewidth=0.6)
         ax.spines[["top", "right"]].set_visible(False)
     where = {"ha": "right", "va": "top"}
     right.text(k_max + 0.4, 0.96, "plain decoding", fontsize=SMALL, color=QUIET, **where)

@@ -8,7 +8,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-CHANCE, SAME, DIFFERENT = "#BBBBBB", "#009E73", "#D55E00"  # the last two: Okabe & Ito
+from specjax.viz.palette import GREEN, VERMILION
+
+CHANCE, SAME, DIFFERENT = "#BBBBBB", GREEN, VERMILION
 LEAST = 1e-3  # where the axis begins
 
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from specjax.theory.published import SUFFIX_BENCHMARK, BenchmarkRow
 from specjax.theory.serving import fit_serving_model, gains, lodo_error, serving_multiplier
-from specjax.viz.palette import BLUE, ORANGE, QUIET, SMALL, VERMILION
+from specjax.viz.palette import BLUE, GRID, ORANGE, QUIET, SMALL, VERMILION
 
 LABELS = {"tpot": "plain TPOT / speculative TPOT", "tps": "speculative TPS / plain TPS"}
 
@@ -127,5 +127,5 @@ def draw(ax: Axes, panel: Panel) -> None:
     )
     ax.set_title(f"{panel.dataset}, {panel.ratio:.1%} accepted", fontsize=SMALL)
     ax.tick_params(labelsize=SMALL)
-    ax.grid(color="#DDDDDD", linewidth=0.6)
+    ax.grid(color=GRID, linewidth=0.6)
     ax.spines[["top", "right"]].set_visible(False)

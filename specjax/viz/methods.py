@@ -7,8 +7,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-TOKENS, SPEEDUP = "#56B4E9", "#0072B2"  # of Okabe & Ito's colour-blind-safe palette
-SLOWER = "#D55E00"
+from specjax.viz.palette import BLUE, SKY, VERMILION
+
+TOKENS, SPEEDUP, SLOWER = SKY, BLUE, VERMILION
 LEGEND = (
     ("tokens per round", TOKENS),
     ("speedup", SPEEDUP),

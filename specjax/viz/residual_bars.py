@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from specjax import theory
 from specjax.theory.arrays import Real
-from specjax.viz.palette import BLACK, BLUE, ORANGE, QUIET, SKY, SMALL, VERMILION
+from specjax.viz.palette import BLACK, BLUE, GRID, ORANGE, QUIET, SKY, SMALL, VERMILION
 
 
 class Bars(NamedTuple):
@@ -83,7 +83,7 @@ def residual_bars(
     ax.set_ylabel("probability", fontsize=SMALL)
     ax.set_ylim(0, 1.08 * max(p.max(), q.max(), data.residual.max()))
     ax.tick_params(labelsize=SMALL)
-    ax.grid(axis="y", color="#DDDDDD", linewidth=0.6)
+    ax.grid(axis="y", color=GRID, linewidth=0.6)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
     said = f"Accepted: sum min(p, q) = {alpha:.3f}; rejected: TV(p, q) = {1 - alpha:.3f}"

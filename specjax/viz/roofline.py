@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from specjax import theory
 from specjax.theory.arrays import Scalar
 from specjax.theory.roofline import knee
-from specjax.viz.palette import DASHES, LINES, QUIET, SMALL
+from specjax.viz.palette import DASHES, GRID, LINES, QUIET, SMALL
 
 
 class Roof(NamedTuple):
@@ -90,7 +90,7 @@ def roofline(
     )
     ax.set_ylabel("time of a pass (ms)", fontsize=SMALL)
     ax.tick_params(labelsize=SMALL)
-    ax.grid(color="#DDDDDD", linewidth=0.6)
+    ax.grid(color=GRID, linewidth=0.6)
     ax.spines[["top", "right"]].set_visible(False)
     said = (
         f"Roofline of {model.name}: below the knee, more tokens are free"

@@ -8,8 +8,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from specjax.audit.rules import EXACT, LOSSLESS, LOSSY, ROUNDING, Audit, Audited
+from specjax.viz.palette import BLUE, GREEN, VERMILION
 
-COLOURS = {LOSSLESS: "#0072B2", EXACT: "#009E73", LOSSY: "#D55E00"}  # Okabe & Ito
+COLOURS = {LOSSLESS: BLUE, EXACT: GREEN, LOSSY: VERMILION}
 MARKERS = {LOSSLESS: "s", EXACT: "o", LOSSY: "X"}
 SAYS = {
     LOSSLESS: "lossless: same seed, same text",
@@ -43,7 +44,7 @@ def rule_comparison(
     if ax is None:
         ax = Figure(figsize=(8, 4.6), dpi=150, layout="constrained").add_subplot()
     ax.set_yscale("log")
-    ax.axhspan(FLOOR / 3, ROUNDING, color="#009E73", alpha=0.08, linewidth=0)
+    ax.axhspan(FLOOR / 3, ROUNDING, color=GREEN, alpha=0.08, linewidth=0)
     ax.axvline(audit.bound, color="black", linewidth=1, linestyle=(0, (4, 3)))
     for i, point in enumerate(sorted(points, key=lambda point: point.expected_length)):
         y, above = max(point.tv, FLOOR), i % 2 == 0  # neighbours' names must not meet

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from specjax import theory
 from specjax.theory.arrays import Scalar, Value, require
-from specjax.viz.palette import DASHES, LINES, PALE, QUIET, SMALL
+from specjax.viz.palette import DASHES, GRID, LINES, PALE, QUIET, SMALL
 
 Time = Callable[[Value, Value], Value]  # (B, m) -> seconds of a pass over B rows of m tokens
 
@@ -88,6 +88,6 @@ def draw(ax: Axes, panel: BatchPanel) -> None:
     ax.minorticks_off()
     ax.set_xlabel("rows in the batch", fontsize=SMALL)
     ax.tick_params(labelsize=SMALL)
-    ax.grid(color="#DDDDDD", linewidth=0.6)
+    ax.grid(color=GRID, linewidth=0.6)
     ax.spines[["top", "right"]].set_visible(False)
     ax.set_title(panel.name, fontsize=SMALL)

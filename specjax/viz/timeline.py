@@ -11,6 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ft2font import FT2Font
 from matplotlib.patches import FancyBboxPatch
 
+from specjax.viz.palette import BLUE, GREEN, ORANGE, QUIET, SKY
+
 ACCEPTED, REJECTED, DISCARDED, CUT = "accepted", "rejected", "discarded", "cut"
 RECOVERED, BONUS, PLAIN = "recovered", "bonus", "plain"
 
@@ -20,18 +22,17 @@ ROW = 2.4  # height of one row, in characters
 GAP = 0.7  # between two columns, in characters
 SIDE = 5.0  # left and right of the columns, in characters
 KEY = 42.0  # width of one column of the legend, in characters
-QUIET = "#555555"
 NAMES = {" ": "␣", "\n": "↵", "\t": "⇥"}
 
 # Okabe & Ito's colour-blind-safe palette: (fill, edge, text, what the legend says)
 STYLES = {
-    ACCEPTED: ("#009E73", "#009E73", "white", "accepted draft token"),
-    BONUS: ("#0072B2", "#0072B2", "white", "bonus token (all accepted)"),
-    RECOVERED: ("#E69F00", "#E69F00", "black", "recovered at the rejection"),
-    PLAIN: ("#56B4E9", "#56B4E9", "black", "plain token (nothing drafted)"),
+    ACCEPTED: (GREEN, GREEN, "white", "accepted draft token"),
+    BONUS: (BLUE, BLUE, "white", "bonus token (all accepted)"),
+    RECOVERED: (ORANGE, ORANGE, "black", "recovered at the rejection"),
+    PLAIN: (SKY, SKY, "black", "plain token (nothing drafted)"),
     REJECTED: ("white", "#7A3B00", "#7A3B00", "rejected draft token"),
     DISCARDED: ("#F4F4F4", "#C8C8C8", "#808080", "discarded after a rejection"),
-    CUT: ("white", "#009E73", "#007A59", "accepted, but past the end"),
+    CUT: ("white", GREEN, "#007A59", "accepted, but past the end"),
 }
 
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from specjax.traces.events import Trace
 from specjax.traces.fits import Curves
 from specjax.traces.fits import tokens_by_k as ask
-from specjax.viz.palette import BLACK, DASHES, LINES, QUIET, SMALL
+from specjax.viz.palette import BLACK, DASHES, GRID, LINES, QUIET, SMALL
 
 MODELS = (
     ("one_alpha", "one alpha"),
@@ -51,7 +51,7 @@ def tokens_by_k(
     ax.set_xlabel(f"K, tokens drafted per round; the log's is {trace.depth}", fontsize=SMALL)
     ax.set_ylabel("tokens per round, the target's own included", fontsize=SMALL)
     ax.tick_params(labelsize=SMALL)
-    ax.grid(color="#DDDDDD", linewidth=0.6)
+    ax.grid(color=GRID, linewidth=0.6)
     ax.spines[["top", "right"]].set_visible(False)
     said = "Tokens per round at another K" if title is None else title
     ax.set_title(said, fontsize=11, loc="left")
