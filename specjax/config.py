@@ -55,3 +55,45 @@ class ModelConfig:
             )
         if self.positions == "rope" and self.head_dim % 2:
             raise ValueError(f"RoPE needs an even head_dim, got {self.head_dim}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureConfig:
+    """A head that extrapolates the target's features: EAGLE, EAGLE-3 or an MTP layer."""
+
+    kind: Literal["eagle", "eagle3", "mtp"]
+    block: ModelConfig  # of its transformer blocks; vocab_size is the target's
+    target_size: int  # of the hidden states it is given
+    hidden_first: bool = False  # [hidden ; embedding] enters, as in MiMo, not the other way round
+    taps: tuple[int, ...] = ()  # EAGLE-3's tapped layers of the target
+    draft_vocab_size: int | None = None  # EAGLE-3's own, where it is smaller
+    norm_before_residual: bool = False
+    norm_before_fc: bool = False
+    fc_norm: bool = False
+    norm_output: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class MedusaConfig:
+    """Medusa: heads that each name one of the next tokens."""
+
+    num_heads: int
+    num_layers: int  # residual layers per head
+    hidden_size: int
+    vocab_size: int
+    bias: bool = False
+    shared_head: bool = False  # one LM head for all, the target's if it brings none
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeculatorConfig:
+    """IBM's MLP speculator: a recurrent network over (state, token)."""
+
+    num_stages: int
+    hidden_size: int  # of the target
+    inner_size: int
+    vocab_size: int
+    tied: bool = False  # stages share their weights, the first projection aside
+    scale_input: bool = False
+    dtype: str = "float32"

@@ -107,6 +107,27 @@ class Target(NamedTuple):
     hidden_size: int
 
 
+class FeatureHead(NamedTuple):
+    """A head that extrapolates the target's features, as functions (``models.heads``)."""
+
+    init_cache: Callable  # (batch_size, capacity) -> Cache
+    fuse: Callable  # (params, hidden, taps) -> features [B, N, D]
+    forward: Callable  # (params, tokens, features, positions, visible, cache, window)
+    #                    -> (next features, Cache); writes as a target's forward does
+    logits: Callable  # (params, features) -> Float[..., V]
+    size: int  # D
+
+
+class Stages(NamedTuple):
+    """Medusa's heads or an MLP speculator, as functions: stage i names token i of a draft."""
+
+    start: Callable  # (params, hidden [B, D]) -> carry
+    step: Callable  # (params, carry, token [B], stage) -> (carry, logits [B, V])
+    vocab_size: int
+    hidden_size: int  # D
+    dtype: str
+
+
 class Rule(NamedTuple):
     """A verification rule and the noise it wants."""
 

@@ -1,20 +1,12 @@
-"""A small language model as the drafter, reading the same text as the target.
-
-``draft_sample_method``: "greedy" proposes its most likely tokens; "coupled" samples with
-the very noise the target will use, so that both tend to choose alike (drafter-invariant
-speculative decoding, Daliri, Musco & Suresh 2025); "probabilistic" samples from
-softmax(logits / T) with noise of its own and reports that law, for rejection sampling.
-"""
+"""A small language model as the drafter, reading the same text as the target."""
 
 import functools
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from specjax import sampling as s
-from specjax.drafters.none import chain
+from specjax.drafters.unroll import unroll
 from specjax.topology import causal
 from specjax.types import Cache, Drafter, Target
 
@@ -33,10 +25,7 @@ def draft_model(
     draft_sample_method: str = "greedy",
     max_model_len: int = 2**30,
 ) -> Drafter:
-    """Build the drafter: K tokens by K - 1 one-token passes from the last output.
-
-    Nothing is proposed at places the draft model cannot reach (``max_model_len``).
-    """
+    """Build the drafter: K tokens by K - 1 one-token passes from the last output."""
     depth = num_speculative_tokens
 
     def init(params, batch_size, capacity):
@@ -44,42 +33,22 @@ def draft_model(
         return DraftState(cache, jnp.zeros((batch_size, model.hidden_size), cache.keys[0].dtype))
 
     def propose(params, state, text, sampling, keys, window):
-        batch_size, unused = text.tokens.shape[0], model.vocab_size
+        def logits(carry):
+            return model.logits(params, carry.hidden[:, None])[:, 0]
 
-        def pick(hidden, path, level):
-            logits = model.logits(params, hidden[:, None])
-            position = text.lengths[:, None] + level
-            if draft_sample_method == "coupled":
-                noise = s.gumbel(keys, position, s.CHOOSE, sampling, model.vocab_size)
-                logits = s.constrain(logits, path[:, None], text, sampling)
-                return s.choose(logits, noise, sampling)[:, 0], None
-            if draft_sample_method == "probabilistic":
-                noise = s.gumbel(keys, position, s.PROPOSE, sampling, model.vocab_size)
-                return s.choose(logits, noise, sampling)[:, 0], s.law(logits, sampling)[:, 0]
-            return jnp.argmax(logits[:, 0], axis=-1).astype(jnp.int32), None
-
-        def extend(carry, level):
-            cache, hidden, path = carry
-            token, law = pick(hidden, path, level)
-            path = path.at[:, level].set(token)
+        def read(carry, token):
+            cache = carry.cache
             output, cache = model.forward(
                 params, token[:, None], cache.lengths[:, None], causal(1), cache, window
             )
             cache = cache._replace(lengths=cache.lengths + 1)
-            return (cache, output.hidden[:, 0], path), law
+            return DraftState(cache, output.hidden[:, 0])
 
-        path = jnp.full((batch_size, depth), unused, jnp.int32)
-        start = (state.cache, state.hidden, path)
-        (cache, hidden, path), laws = jax.lax.scan(extend, start, jnp.arange(depth - 1))
-        token, law = pick(hidden, path, depth - 1)
-        path = path.at[:, -1].set(token)
-        probs = None
-        if law is not None and laws is not None:
-            root = jnp.zeros_like(law)[None]
-            probs = jnp.concatenate([root, laws, law[None]]).swapaxes(0, 1)
-        reached = text.lengths[:, None] + jnp.arange(depth)[None] < max_model_len
-        draft = chain(text, path, reached, probs)
-        return draft, state._replace(cache=cache._replace(lengths=state.cache.lengths))
+        draft, last = unroll(
+            state, logits, read, depth, text, sampling, keys,
+            draft_sample_method, model.vocab_size, max_model_len,
+        )  # fmt: skip
+        return draft, state._replace(cache=last.cache._replace(lengths=state.cache.lengths))
 
     def observe(params, state, text, seen, window):
         wide = seen.tokens.shape[1] + 1

@@ -4,21 +4,23 @@ import warnings
 from pathlib import Path
 from typing import NamedTuple
 
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from specjax.bundled import resolve
-from specjax.config import ModelConfig
+from specjax.config import FeatureConfig, MedusaConfig, ModelConfig, SpeculatorConfig
 from specjax.drafters.draft_model import draft_model
+from specjax.drafters.feature import feature
 from specjax.drafters.ngram import ngram
 from specjax.drafters.none import none
+from specjax.drafters.stages import staged
 from specjax.drafters.translated import Bilingual, Dictionary, translated
 from specjax.engine.device import shard
 from specjax.engine.rule_options import LOSSY
 from specjax.engine.speculative import SpeculativeConfig
 from specjax.engine.tokenizer import Tokenizer, load_tokenizer
 from specjax.engine.vocabulary import Vocabulary, check_same, find_shared
-from specjax.models.build import build_target
-from specjax.types import Drafter, Engine, Params, PyTree, Rule
+from specjax.models.build import HeadConfig, build_feature_head, build_stages, build_target
+from specjax.types import Drafter, Engine, Params, PyTree, Rule, Target
 from specjax.verify.block import block
 from specjax.verify.entropy import entropy
 from specjax.verify.rejection import rejection
@@ -26,8 +28,17 @@ from specjax.verify.rejection_tree import rejection_tree
 from specjax.verify.synthetic import synthetic, to_conditional
 from specjax.verify.typical import typical
 from specjax.verify.walk import walk
+from specjax.weights.heads import load_head, read_head_config
 from specjax.weights.hf_config import read_config
 from specjax.weights.load import load_params
+
+
+class Head(NamedTuple):
+    """A drafting head, described but not yet loaded."""
+
+    folder: Path
+    config: HeadConfig
+    method: str
 
 
 class Model(NamedTuple):
@@ -61,22 +72,58 @@ def match(target: Model, draft: Model, *, heterogeneous: bool) -> Model:
     return draft
 
 
-def build_engine(target: Model, draft: Model | None, config: SpeculativeConfig | None) -> Engine:
+def describe_head(target: Model, config: SpeculativeConfig) -> Head:
+    """Read what a head is; an MTP layer is part of the target's own checkpoint by default.
+
+    Raises ValueError when it is no head of this kind, or of another target, or when it has
+    fewer stages than tokens are to be drafted.
+    """
+    method, depth = str(config.method), config.num_speculative_tokens
+    folder = target.folder if config.model is None else resolve(config.model)
+    head = Head(folder, read_head_config(folder, method, target.config), method)
+    stages = depth
+    if isinstance(head.config, MedusaConfig):
+        stages = head.config.num_heads
+    elif isinstance(head.config, SpeculatorConfig):
+        stages = head.config.num_stages
+    if depth > stages:
+        raise ValueError(
+            f"num_speculative_tokens={depth} is more than the {stages} tokens that {folder} can "
+            f"draft: use at most {stages}."
+        )
+    return head
+
+
+def build_engine(
+    target: Model, draft: Model | Head | None, config: SpeculativeConfig | None
+) -> Engine:
     """Choose drafter and rule."""
-    model = build_target(target.config)
     if config is None:
-        return Engine(model, none, walk, window=0)
-    depth = config.num_speculative_tokens
+        return Engine(build_target(target.config), none, walk, window=0)
+    taps = ()
+    if isinstance(draft, Head) and isinstance(draft.config, FeatureConfig):
+        taps = draft.config.taps
+    model = build_target(target.config, taps)
+    drafter = choose_drafter(model, draft, config)
+    return Engine(model, drafter, choose_rule(config, drafter), window=0)
+
+
+def choose_drafter(model: Target, draft: Model | Head | None, config: SpeculativeConfig) -> Drafter:
+    """Build the drafter that a config asks for."""
+    depth, method = config.num_speculative_tokens, config.draft_sample_method
+    reach = config.max_model_len or 2**30
     if draft is None:
-        longest, shortest = config.prompt_lookup_max or 0, config.prompt_lookup_min or 0
-        drafter = ngram(depth, longest, shortest)
-    else:
-        reach = min(draft.config.max_position_embeddings, config.max_model_len or 2**30)
+        return ngram(depth, config.prompt_lookup_max or 0, config.prompt_lookup_min or 0)
+    if isinstance(draft, Model):
+        reach = min(draft.config.max_position_embeddings, reach)
         own = build_target(draft.config)
         if draft.dictionary is not None:
             own = translated(own, model.vocab_size)
-        drafter = draft_model(own, depth, config.draft_sample_method, reach)
-    return Engine(model, drafter, choose_rule(config, drafter), window=0)
+        return draft_model(own, depth, method, reach)
+    if isinstance(draft.config, FeatureConfig):
+        head = build_feature_head(draft.config)
+        return feature(head, model.vocab_size, depth, method, reach)
+    return staged(build_stages(draft.config), depth, method, reach)
 
 
 def choose_rule(config: SpeculativeConfig, drafter: Drafter) -> Rule:
@@ -110,17 +157,25 @@ def choose_rule(config: SpeculativeConfig, drafter: Drafter) -> Rule:
         return synthetic(to_conditional(config.synthetic_acceptance_rates or ()))
     if method == "block":
         return block
-    if config.method == "draft_model" and config.draft_sample_method == "probabilistic":
+    if config.method != "ngram" and config.draft_sample_method == "probabilistic":
         return rejection if is_chain else rejection_tree
     return walk
 
 
-def load(target: Model, draft: Model | None, mesh: Mesh) -> Params:
-    """Read the weights, after everything that can be refused has been."""
+def load(target: Model, draft: Model | Head | None, mesh: Mesh) -> Params:
+    """Read the weights, after everything that can be refused has been.
+
+    A head is small and lies whole on each device.
+    """
 
     def read(model: Model) -> PyTree:
         params = load_params(model.folder, model.config, mesh.devices.flat[0])
         params = params if mesh.size == 1 else shard(params, mesh)
         return params if model.dictionary is None else Bilingual(params, model.dictionary)
 
-    return Params(read(target), None if draft is None else read(draft))
+    weights = read(target)
+    if isinstance(draft, Head):
+        place = mesh.devices.flat[0] if mesh.size == 1 else NamedSharding(mesh, PartitionSpec())
+        own = load_head(draft.folder, draft.method, draft.config, weights, place)
+        return Params(weights, own)
+    return Params(weights, None if draft is None else read(draft))

@@ -7,7 +7,15 @@ from typing import Any
 
 from specjax.bundled import resolve
 from specjax.engine import intake, loop
-from specjax.engine.build import Model, build_engine, describe, load, match
+from specjax.engine.build import (
+    Head,
+    Model,
+    build_engine,
+    describe,
+    describe_head,
+    load,
+    match,
+)
 from specjax.engine.device import check_divisible, choose_devices
 from specjax.engine.intake import Prompt
 from specjax.engine.legacy import accept_engine_only, translate_legacy
@@ -82,7 +90,7 @@ class LLM:
             dtype = "float32"
         target, draft = self._describe(model, tokenizer, dtype, max_model_len)
         for described in (target, draft):
-            if described is not None:
+            if isinstance(described, Model):
                 check_divisible(described.config, mesh)
         if self.speculative_config is not None:
             self.speculative_config.check_tensor_parallel(tensor_parallel_size)
@@ -214,9 +222,9 @@ class LLM:
 
     def _describe(
         self, model, tokenizer, dtype: str, max_model_len: int | None
-    ) -> tuple[Model, Model | None]:
+    ) -> tuple[Model, Model | Head | None]:
         """Read what target and draft are, and check that they fit, before any weight."""
-        target, draft = describe(model, dtype, max_model_len), None
+        target = describe(model, dtype, max_model_len)
         if tokenizer is not None:
             target = target._replace(tokenizer=load_tokenizer(resolve(tokenizer)))
         if target.tokenizer.vocab_size > target.config.vocab_size:
@@ -225,10 +233,12 @@ class LLM:
                 f"{target.config.vocab_size}: they do not belong together."
             )
         config = self.speculative_config
-        if config is not None and config.model is not None and config.method == "draft_model":
-            draft = describe(config.model, dtype, max_model_len)
-            draft = match(target, draft, heterogeneous=config.use_heterogeneous_vocab)
-        return target, draft
+        if config is None or config.method == "ngram":
+            return target, None
+        if config.method != "draft_model":
+            return target, describe_head(target, config)
+        draft = describe(str(config.model), dtype, max_model_len)
+        return target, match(target, draft, heterogeneous=config.use_heterogeneous_vocab)
 
     def _read(self, prompts, sampling_params) -> list[tuple[Prompt, list[Request]]]:
         """Validate prompts and parameters and make one request per sample."""

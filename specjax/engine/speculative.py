@@ -13,10 +13,10 @@ from typing import Any, no_type_check
 from specjax.engine.rule_options import RULES, posterior, synthetic_rates
 from specjax.files import read_json_object
 
-METHODS = ("ngram", "draft_model")
+HEADS = ("eagle", "eagle3", "mtp", "medusa", "mlp_speculator")
+METHODS = ("ngram", "draft_model", *HEADS)
 LATER_METHODS = (  # known by name, refused in this version
-    "eagle", "eagle3", "medusa", "mlp_speculator", "mtp", "suffix", "extract_hidden_states",
-    "custom_class", "ngram_gpu",
+    "suffix", "extract_hidden_states", "custom_class", "ngram_gpu",
 )  # fmt: skip
 CHOICES = {
     "rejection_sample_method": RULES,
@@ -94,10 +94,11 @@ class SpeculativeConfig:
         self._check_numbers()
         if self.method == "ngram":
             self._complete_ngram()
-        elif self.model is None:
+        elif self.model is None and self.method != "mtp":  # whose layers are the target's
+            what = "draft model" if self.method == "draft_model" else "head"
             raise ValueError(
                 "num_speculative_tokens was provided but without speculative model: "
-                "method='draft_model' needs model=, the folder of the draft model."
+                f"method={self.method!r} needs model=, the folder of the {what}."
             )
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
@@ -279,7 +280,8 @@ def _resolve_method(method: str | None, model: str | None) -> str:
     if method is None:
         method = "ngram" if model in ("ngram", "[ngram]") else infer_method(str(model))
     method = "ngram" if method == "[ngram]" else method
-    if method in LATER_METHODS or method.endswith("_mtp"):  # vLLM's *_mtp are all "mtp"
+    method = "mtp" if method.endswith("_mtp") else method
+    if method in LATER_METHODS:
         raise ValueError(
             f"speculative method {method!r} is not in this version of specjax: "
             f"use one of {METHODS}."

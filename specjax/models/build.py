@@ -6,29 +6,44 @@ import jax
 from flax import nnx
 
 from specjax.cache import init_cache
-from specjax.config import ModelConfig
+from specjax.config import FeatureConfig, MedusaConfig, ModelConfig, SpeculatorConfig
+from specjax.models import heads
 from specjax.models.decoder import Decoder
-from specjax.types import PyTree, Target
+from specjax.types import Cache, FeatureHead, PyTree, Stages, Target
+
+HeadConfig = FeatureConfig | MedusaConfig | SpeculatorConfig
+FEATURE_HEADS = {"eagle": heads.Eagle, "eagle3": heads.Eagle3, "mtp": heads.Mtp}
+
+
+def declare(config: ModelConfig | HeadConfig, rngs: nnx.Rngs) -> nnx.Module:
+    """Make the module that a config describes."""
+    if isinstance(config, ModelConfig):
+        return Decoder(config, rngs=rngs)
+    if isinstance(config, FeatureConfig):
+        return FEATURE_HEADS[config.kind](config, rngs=rngs)
+    if isinstance(config, MedusaConfig):
+        return heads.Medusa(config, rngs=rngs)
+    return heads.Speculator(config, rngs=rngs)
 
 
 @functools.cache
-def graph(config: ModelConfig) -> tuple[nnx.GraphDef, PyTree]:
-    """Return the decoder's structure and the shapes of its weights, allocating nothing."""
-    module = nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0)))
+def graph(config: ModelConfig | HeadConfig) -> tuple[nnx.GraphDef, PyTree]:
+    """Return a module's structure and the shapes of its weights, allocating nothing."""
+    module = nnx.eval_shape(lambda: declare(config, nnx.Rngs(0)))
     graphdef, state = nnx.split(module)
     return graphdef, nnx.to_pure_dict(state)
 
 
-def shapes(config: ModelConfig) -> PyTree:
+def shapes(config: ModelConfig | HeadConfig) -> PyTree:
     """Return the weights as a nested dict of ``jax.ShapeDtypeStruct``."""
     return graph(config)[1]
 
 
-def init_params(config: ModelConfig, key: jax.Array) -> PyTree:
+def init_params(config: ModelConfig | HeadConfig, key: jax.Array) -> PyTree:
     """Draw fresh weights: a nested dict of arrays, matrices [out, in], std in ** -0.5."""
 
     def build(key):
-        return nnx.to_pure_dict(nnx.split(Decoder(config, rngs=nnx.Rngs(key)))[1])
+        return nnx.to_pure_dict(nnx.split(declare(config, nnx.Rngs(key)))[1])
 
     return jax.jit(build)(key)
 
@@ -50,14 +65,50 @@ def build_target(config: ModelConfig, taps: tuple[int, ...] = ()) -> Target:
     def logits(params, hidden):
         return nnx.merge(graphdef, params).logits(hidden)
 
-    def allocate(batch_size, capacity):
-        return init_cache(
-            config.num_layers,
-            config.num_kv_heads,
-            config.head_dim,
-            config.dtype,
-            batch_size,
-            capacity,
-        )
-
+    allocate = functools.partial(cache_of, config)
     return Target(allocate, forward, logits, config.vocab_size, config.hidden_size)
+
+
+def cache_of(config: ModelConfig, batch_size: int, capacity: int) -> Cache:
+    """Allocate what a stack of layers writes to."""
+    return init_cache(
+        config.num_layers,
+        config.num_kv_heads,
+        config.head_dim,
+        config.dtype,
+        batch_size,
+        capacity,
+    )
+
+
+@functools.cache
+def build_feature_head(config: FeatureConfig) -> FeatureHead:
+    """Build an EAGLE, EAGLE-3 or MTP head's pure functions."""
+    graphdef, _ = graph(config)
+
+    def fuse(params, hidden, taps):
+        return nnx.merge(graphdef, params).fuse(hidden, taps)
+
+    def forward(params, tokens, features, positions, visible, cache, window):
+        head = nnx.merge(graphdef, params)
+        return head(tokens, features, positions, visible, cache, window)
+
+    def logits(params, features):
+        return nnx.merge(graphdef, params).logits(features)
+
+    allocate = functools.partial(cache_of, config.block)
+    return FeatureHead(allocate, fuse, forward, logits, config.block.hidden_size)
+
+
+@functools.cache
+def build_stages(config: MedusaConfig | SpeculatorConfig) -> Stages:
+    """Build the pure functions of Medusa's heads or of an MLP speculator."""
+    graphdef, _ = graph(config)
+
+    def start(params, hidden):
+        return nnx.merge(graphdef, params).start(hidden)
+
+    def step(params, carry, token, stage):
+        return nnx.merge(graphdef, params)(carry, token, stage)
+
+    return Stages(start, step, config.vocab_size, config.hidden_size, config.dtype)

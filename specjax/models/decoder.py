@@ -53,15 +53,15 @@ class Embedding(nnx.Module):
 
 
 class Attention(nnx.Module):
-    """Grouped-query attention over the cache."""
+    """Grouped-query attention over the cache; ``inputs`` vectors are read side by side."""
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs, inputs: int = 1):
         self.head_dim = config.head_dim
         wide, narrow = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         size, bias, dtype = config.hidden_size, config.qkv_bias, config.dtype
-        self.q_proj = Linear(size, wide, bias=bias, dtype=dtype, rngs=rngs)
-        self.k_proj = Linear(size, narrow, bias=bias, dtype=dtype, rngs=rngs)
-        self.v_proj = Linear(size, narrow, bias=bias, dtype=dtype, rngs=rngs)
+        self.q_proj = Linear(inputs * size, wide, bias=bias, dtype=dtype, rngs=rngs)
+        self.k_proj = Linear(inputs * size, narrow, bias=bias, dtype=dtype, rngs=rngs)
+        self.v_proj = Linear(inputs * size, narrow, bias=bias, dtype=dtype, rngs=rngs)
         self.o_proj = Linear(wide, size, bias=config.output_bias, dtype=dtype, rngs=rngs)
         self.q_norm = Norm(config, config.head_dim) if config.qk_norm else None
         self.k_norm = Norm(config, config.head_dim) if config.qk_norm else None
@@ -97,20 +97,36 @@ class MLP(nnx.Module):
 
 
 class Layer(nnx.Module):
-    """One pre-norm transformer block."""
+    """One pre-norm transformer block; EAGLE's first has no norm before its attention."""
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
-        self.input_layernorm = Norm(config, config.hidden_size)
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs, input_norm: bool = True):
+        self.input_layernorm = Norm(config, config.hidden_size) if input_norm else None
         self.self_attn = Attention(config, rngs=rngs)
         self.post_attention_layernorm = Norm(config, config.hidden_size)
         self.mlp = MLP(config, rngs=rngs)
 
     def __call__(self, x, angles, mask, keys, values, slots):
-        mixed, keys, values = self.self_attn(
-            self.input_layernorm(x), angles, mask, keys, values, slots
-        )
+        read = x if self.input_layernorm is None else self.input_layernorm(x)
+        mixed, keys, values = self.self_attn(read, angles, mask, keys, values, slots)
         x = x + mixed
         return x + self.mlp(self.post_attention_layernorm(x)), keys, values
+
+
+def surroundings(
+    config: ModelConfig,
+    positions: Int[Array, "B N"],
+    visible: Bool[Array, "B1 N M"],
+    lengths: Int[Array, "B"],
+    window: int,
+):
+    """Return what every layer is told of its nodes: rotary angles, attention mask, slots."""
+    angles = None
+    if config.positions == "rope":
+        # held, or XLA computes sines and cosines anew inside every layer
+        angles = jax.lax.optimization_barrier(rope_angles(config, positions))
+    mask = attention_mask(lengths, visible, window)
+    first = lengths + (visible.shape[2] - positions.shape[1])
+    return angles, mask, first[:, None] + jnp.arange(positions.shape[1])[None]
 
 
 class Decoder(nnx.Module):
@@ -140,15 +156,10 @@ class Decoder(nnx.Module):
         window: int,
         taps: tuple[int, ...] = (),
     ) -> tuple[Output, Cache]:
-        x, angles = self.embed_tokens(tokens), None
-        if self.embed_positions is None:
-            # held, or XLA computes sines and cosines anew inside every layer
-            angles = jax.lax.optimization_barrier(rope_angles(self.config, positions))
-        else:
+        x = self.embed_tokens(tokens)
+        if self.embed_positions is not None:
             x = x + self.embed_positions(positions + self.config.position_offset)
-        mask = attention_mask(cache.lengths, visible, window)
-        first = cache.lengths + (visible.shape[2] - tokens.shape[1])
-        slots = first[:, None] + jnp.arange(tokens.shape[1])[None]
+        angles, mask, slots = surroundings(self.config, positions, visible, cache.lengths, window)
         keys, values, stream = list(cache.keys), list(cache.values), [x]
         for i, layer in enumerate(self.layers):
             x, keys[i], values[i] = layer(x, angles, mask, keys[i], values[i], slots)

@@ -85,7 +85,8 @@ def choose_dtype(dtype: str, raw: Mapping[str, Any]) -> str:
 
 def _llama_facts(facts: Raw, architecture: str) -> Raw:
     """Return what Llama's descendants add: grouped heads, RMSNorm, RoPE, SwiGLU."""
-    qwen2, llama = architecture == "Qwen2ForCausalLM", architecture == "LlamaForCausalLM"
+    qwen2 = architecture in ("Qwen2ForCausalLM", "MiMoForCausalLM")
+    llama = architecture == "LlamaForCausalLM"
     if facts["hidden_act"] not in ("silu", "swish"):
         _refuse("hidden_act", facts["hidden_act"], "not SwiGLU", "use a model with silu")
     attention_bias, mlp_bias = _flag(facts, "attention_bias"), _flag(facts, "mlp_bias")

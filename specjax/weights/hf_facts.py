@@ -57,6 +57,7 @@ DEFAULTS: dict[str, Raw] = {
     "MistralForCausalLM": MISTRAL,
     "Qwen2ForCausalLM": QWEN2,
     "Qwen3ForCausalLM": QWEN3,
+    "MiMoForCausalLM": QWEN2,
     "OPTForCausalLM": OPT,
 }
 MODEL_TYPES = {  # for a config.json without "architectures"
@@ -64,6 +65,7 @@ MODEL_TYPES = {  # for a config.json without "architectures"
     "mistral": "MistralForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+    "mimo": "MiMoForCausalLM",
     "opt": "OPTForCausalLM",
 }
 

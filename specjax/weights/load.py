@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from specjax.config import ModelConfig
 from specjax.models.build import shapes
 from specjax.types import PyTree
-from specjax.weights.names import HEAD, Route, full_name, ignorable, table, tensor_name
+from specjax.weights.names import HEAD, Route, decoder_name, table, tensor_name
 from specjax.weights.safetensors_file import STORED, Entry, read_chunks, read_header
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -48,14 +48,18 @@ def load_params(folder: str | Path, config: ModelConfig, device: Any = None) -> 
 
     params: dict = {}
     for name, (path, shape) in wanted.items():
-        _place(params, path, _read(entries[name], name, shape, config.dtype, device))
+        place(params, path, read_tensor(entries[name], name, shape, config.dtype, device))
     if HEAD in entries and HEAD not in wanted:
         _check_head(entries[HEAD], embedding, np.asarray(params["embed_tokens"]["weight"]))
     return params
 
 
-def find_tensors(folder: Path) -> dict[str, Entry]:
+def find_tensors(
+    folder: Path, rename: Callable[[str], str | None] = decoder_name
+) -> dict[str, Entry]:
     """Return every weight of a checkpoint by its full name, from the headers alone.
+
+    ``rename`` gives the full name of a stored one, or None for what is to be left alone.
 
     Raises:
         ValueError: there are no safetensors, a file is missing or damaged, the index leaves
@@ -74,15 +78,16 @@ def find_tensors(folder: Path) -> dict[str, Entry]:
     entries: dict[str, Entry] = {}
     for file in files:
         for name, entry in read_header(file).items():
-            if ignorable(name):
+            full = rename(name)
+            if full is None:
                 continue
-            if full_name(name) in entries:
-                other = entries[full_name(name)].file.name
+            if full in entries:
+                other = entries[full].file.name
                 raise ValueError(f"{folder} holds {name} twice, in {other} and {file.name}")
             if placed is not None and placed.get(name) != file.name:
                 said = f"{placed.get(name, 'nothing')}, not {file.name}"
                 raise ValueError(f"{folder / INDEX} says of {name}: {said}")
-            entries[full_name(name)] = entry
+            entries[full] = entry
     return entries
 
 
@@ -132,7 +137,10 @@ def read_index(file: Path) -> dict[str, str]:
     return placed
 
 
-def _read(entry: Entry, name: str, shape: tuple[int, ...], dtype: str, device: Any) -> jax.Array:
+def read_tensor(
+    entry: Entry, name: str, shape: tuple[int, ...], dtype: str, device: Any
+) -> jax.Array:
+    """Read one tensor in pieces, converting it on the way, and put it on a device."""
     out = _aligned(math.prod(shape), jnp.dtype(dtype))
     for first, values in read_chunks(entry, name, dtype):
         out[first : first + values.size] = values
@@ -153,7 +161,8 @@ def _check_head(entry: Entry, embedding: str, table: np.ndarray) -> None:
             raise ValueError(f"embeddings are tied, but {HEAD} is not {embedding}: {remedy}")
 
 
-def _place(params: dict, path: Route, value: jax.Array) -> None:
+def place(params: dict, path: Route, value: jax.Array) -> None:
+    """Put a weight at its path in a nested dict."""
     for key in path[:-1]:
         params = params.setdefault(key, {})
     params[path[-1]] = value

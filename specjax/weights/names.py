@@ -50,13 +50,16 @@ TABLES: dict[str, Table] = {
     "MistralForCausalLM": LLAMA,
     "Qwen2ForCausalLM": LLAMA,
     "Qwen3ForCausalLM": LLAMA,
+    "MiMoForCausalLM": LLAMA,
     "OPTForCausalLM": OPT,
 }
 
-# Buffers that old exporters wrote beside the weights; the config already says what they say.
+# Buffers that old exporters wrote beside the weights (the config already says what they say),
+# and layers for drafting, which ``weights.heads`` loads.
 IGNORED = (
     re.compile(r"(model\.)?layers\.\d+\.self_attn\.rotary_emb\.inv_freq"),
     re.compile(r"(model\.)?rotary_emb\.inv_freq"),
+    re.compile(r"model\.mtp_layers\.\d+\..*"),
 )
 
 HEAD = "lm_head.weight"  # with tied embeddings a checkpoint may hold it, as an equal copy
@@ -84,6 +87,37 @@ def full_name(name: str) -> str:
     return name if name.startswith((BARE, "lm_head.")) else BARE + name
 
 
-def ignorable(name: str) -> bool:
-    """Say whether a tensor found in a checkpoint is a known buffer, not a weight."""
-    return any(pattern.fullmatch(name) for pattern in IGNORED)
+def decoder_name(name: str) -> str | None:
+    """Return a decoder tensor's full name; None for a known buffer and for MTP layers."""
+    if any(pattern.fullmatch(name) for pattern in IGNORED):
+        return None
+    return full_name(name)
+
+
+HEAD_NAMES = {  # of each kind of head: (what checkpoints write, our path), the first that fits
+    "eagle": ((r"", ""),),
+    "eagle3": ((r"layers\.0\.", "midlayer."), (r"", "")),
+    "mtp": (
+        (r"model\.mtp_layers\.0\.token_layernorm\.", "enorm."),
+        (r"model\.mtp_layers\.0\.hidden_layernorm\.", "hnorm."),
+        (r"model\.mtp_layers\.0\.input_proj\.", "eh_proj."),
+        (r"model\.mtp_layers\.0\.final_layernorm\.", "norm."),
+        (r"model\.mtp_layers\.0\.", "block."),
+    ),
+    "medusa": (
+        (r"(?:medusa_heads\.)?(\d+)\.(\d+)\.linear\.", r"blocks.\1.layers.\2."),
+        (r"(?:medusa_heads\.)?(\d+)\.\d+\.", r"lm_heads.\1."),
+        (r"lm_head\.", "lm_heads.0."),
+        (r"(?:medusa_heads\.)?", ""),
+    ),
+    "mlp_speculator": ((r"(?:speculator\.)?(emb|proj|head|ln)\.(\d+)\.", r"stages.\2.\1."),),
+}
+
+
+def head_name(kind: str, name: str) -> str | None:
+    """Return our path of a head's tensor, or None where it is no part of such a head."""
+    for pattern, path in HEAD_NAMES[kind]:
+        found = re.match(pattern, name)
+        if found:
+            return found.expand(path) + name[found.end() :]
+    return None

@@ -1,0 +1,71 @@
+"""EAGLE, EAGLE-3 and MTP: a head that rebuilds the target's features and drafts from them.
+
+The head reads pairs of a token and the feature before it: pair i is the committed token i + 1
+with the target's feature of position i, at rotary position i (EAGLE's shift, which
+``Observation`` has made already). Past the committed text it reads its own drafts and its own
+features. With K beyond what it was trained for, the one block is used again.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from specjax.drafters.unroll import last_of, unroll
+from specjax.topology import causal
+from specjax.types import Cache, Drafter, FeatureHead
+
+
+class FeatureState(NamedTuple):
+    """Between rounds the cache holds every pair: one less than committed tokens."""
+
+    cache: Cache
+    feature: Float[Array, "B D"]  # the head's last output, after the last committed token
+
+
+@functools.cache
+def feature(
+    head: FeatureHead,
+    vocab_size: int,
+    num_speculative_tokens: int,
+    draft_sample_method: str = "greedy",
+    max_model_len: int = 2**30,
+) -> Drafter:
+    """Build the drafter: K tokens by K - 1 one-token passes from the last feature."""
+    depth = num_speculative_tokens
+
+    def init(params, batch_size, capacity):
+        cache = head.init_cache(batch_size, capacity)
+        return FeatureState(cache, jnp.zeros((batch_size, head.size), cache.keys[0].dtype))
+
+    def propose(params, state, text, sampling, keys, window):
+        def logits(carry):
+            return head.logits(params, carry.feature)
+
+        def read(carry, token):
+            cache, before = carry.cache, carry.feature[:, None]
+            after, cache = head.forward(
+                params, token[:, None], before, cache.lengths[:, None], causal(1), cache, window
+            )
+            return FeatureState(cache._replace(lengths=cache.lengths + 1), after[:, 0])
+
+        draft, last = unroll(
+            state, logits, read, depth, text, sampling, keys,
+            draft_sample_method, vocab_size, max_model_len,
+        )  # fmt: skip
+        return draft, state._replace(cache=last.cache._replace(lengths=state.cache.lengths))
+
+    def observe(params, state, text, seen, window):
+        wide = seen.tokens.shape[1]
+        positions = seen.start[:, None] + jnp.arange(wide)[None]
+        features = head.fuse(params, seen.hidden, seen.taps)
+        cache = state.cache._replace(lengths=seen.start)
+        after, cache = head.forward(
+            params, seen.tokens, features, positions, causal(wide), cache, window
+        )
+        lengths = jnp.where(seen.count > 0, seen.start + seen.count, state.cache.lengths)
+        last = last_of(after, seen.count, state.feature)
+        return FeatureState(cache._replace(lengths=lengths), last)
+
+    return Drafter(init, propose, observe, depth, depth + 1)
