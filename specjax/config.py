@@ -65,7 +65,7 @@ class FeatureConfig:
     block: ModelConfig  # of its transformer blocks; vocab_size is the target's
     target_size: int  # of the hidden states it is given
     hidden_first: bool = False  # [hidden ; embedding] enters, as in MiMo, not the other way round
-    taps: tuple[int, ...] = ()  # EAGLE-3's tapped layers of the target
+    taps: tuple[int, ...] = ()  # the target's layers it is given in place of its hidden states
     draft_vocab_size: int | None = None  # EAGLE-3's own, where it is smaller
     norm_before_residual: bool = False
     norm_before_fc: bool = False

@@ -127,7 +127,8 @@ class Eagle3(nnx.Module):
 class Mtp(nnx.Module):
     """A multi-token prediction layer (DeepSeek-V3, arXiv:2412.19437; MiMo, arXiv:2505.07608).
 
-    It never reads the embedding at position 0, and its output is normed.
+    It never reads the embedding at position 0, and its output is normed. MiMo's is given the
+    target's last layer before the final norm, as a tap; DeepSeek's what comes after it.
     """
 
     def __init__(self, config: FeatureConfig, *, rngs: nnx.Rngs):
@@ -141,7 +142,7 @@ class Mtp(nnx.Module):
         self.lm_head = Linear(size, block.vocab_size, bias=False, **facts)
 
     def fuse(self, hidden: Float[Array, "B N D"], taps) -> Float[Array, "B N D"]:
-        return hidden
+        return taps[:, :, 0] if self.config.taps else hidden
 
     def __call__(self, tokens, features, positions, visible, cache: Cache, window: int):
         embedding = jnp.where(positions[:, :, None] == 0, 0, self.embed_tokens(tokens))

@@ -104,7 +104,13 @@ def parse_mtp(raw: Raw, target: ModelConfig) -> FeatureConfig:
     if not raw.get("num_nextn_predict_layers"):
         raise ValueError("it has no MTP layers (num_nextn_predict_layers in its config.json)")
     block = dataclasses.replace(target, num_layers=1)
-    return FeatureConfig(kind="mtp", block=block, target_size=block.hidden_size, hidden_first=True)
+    return FeatureConfig(
+        kind="mtp",
+        block=block,
+        target_size=block.hidden_size,
+        hidden_first=True,
+        taps=(target.num_layers,),
+    )
 
 
 def parse_medusa(raw: Raw, target: ModelConfig) -> MedusaConfig:
