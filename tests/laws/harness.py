@@ -1,5 +1,6 @@
 """Small targets and a driver for the laws: batches in, tokens and log probabilities out."""
 
+import dataclasses
 import functools
 from typing import NamedTuple
 
@@ -9,11 +10,19 @@ import numpy as np
 
 from specjax import decode
 from specjax import sampling as s
-from specjax.config import ModelConfig
+from specjax.config import FeatureConfig, MedusaConfig, ModelConfig, SpeculatorConfig
 from specjax.drafters.draft_model import draft_model
+from specjax.drafters.feature import feature
 from specjax.drafters.ngram import ngram
 from specjax.drafters.none import none
-from specjax.models.build import build_target, init_params
+from specjax.drafters.stages import staged
+from specjax.models.build import (
+    HeadConfig,
+    build_feature_head,
+    build_stages,
+    build_target,
+    init_params,
+)
 from specjax.topology import ancestors, depths
 from specjax.types import Draft, Drafter, Engine, Params, State, Text
 from specjax.verify.walk import walk
@@ -33,7 +42,24 @@ TINY = ModelConfig(
     qk_norm=True,
     tie_word_embeddings=True,
 )
-TARGET = build_target(TINY)
+TAPS = 1, 2
+TARGET = build_target(TINY, TAPS)
+K = 4  # of every chain
+BLOCK = dataclasses.replace(TINY, num_layers=1, tie_word_embeddings=False)
+FEATURE = FeatureConfig(kind="eagle", block=BLOCK, target_size=32)
+HEADS: dict[str, tuple[HeadConfig, str]] = {  # and draft_sample_method
+    "eagle": (FEATURE, "greedy"),
+    "eagle3": (
+        dataclasses.replace(FEATURE, kind="eagle3", taps=TAPS, draft_vocab_size=VOCAB - 8),
+        "coupled",
+    ),
+    "mtp": (dataclasses.replace(FEATURE, kind="mtp"), "greedy"),
+    "medusa": (MedusaConfig(num_heads=K, num_layers=1, hidden_size=32, vocab_size=VOCAB), "greedy"),
+    "mlp_speculator": (
+        SpeculatorConfig(num_stages=K, hidden_size=32, inner_size=24, vocab_size=VOCAB),
+        "coupled",
+    ),
+}
 
 prefill = jax.jit(decode.prefill, static_argnums=(0, 4))
 generate = jax.jit(decode.generate, static_argnums=(0, 5))
@@ -41,10 +67,23 @@ step = jax.jit(decode.step, static_argnums=0)
 init_state = jax.jit(decode.init_state, static_argnums=0)
 
 
+def chain_of(config: HeadConfig, method: str = "greedy") -> Drafter:
+    """Build the drafter of a head."""
+    if isinstance(config, FeatureConfig):
+        return feature(build_feature_head(config), VOCAB, K, method)
+    return staged(build_stages(config), K, method)
+
+
 @functools.cache
-def weights() -> Params:
-    """The target's weights, and a draft that is the target with a little noise on it."""
+def weights(drafter: Drafter | None = None) -> Params:
+    """The target's weights, and a draft: a fresh head, or the target with a little noise."""
     target = jax.tree.map(lambda leaf: leaf * 1.3, init_params(TINY, jax.random.key(0)))
+    for config, method in HEADS.values():
+        if drafter is not None and drafter == chain_of(config, method):
+            head = init_params(config, jax.random.key(1))
+            if "say" in head:  # the last 8 tokens are not in its vocabulary
+                head["say"] = jnp.minimum(jnp.arange(VOCAB, dtype=jnp.int32), VOCAB - 8)
+            return Params(target, head)
     leaves, tree = jax.tree.flatten(target)
     keys = jax.random.split(jax.random.key(1), len(leaves))
     noisy = [x + 0.03 * jax.random.normal(k, x.shape) for x, k in zip(leaves, keys, strict=True)]
@@ -129,7 +168,7 @@ def run(
     lean: bool = False,
 ) -> Result:
     """Complete a batch: prefill in chunks, then one while_loop. Lean runs report no scores."""
-    params = weights() if params is None else params
+    params = weights(drafter) if params is None else params
     engine = Engine(target, drafter, rule, window, num_logprobs=None if lean else VOCAB)
     state = init_state(engine, params, *pack(rows, capacity, lean))
     size, found = len(rows), [[] for _ in rows]
@@ -240,9 +279,10 @@ def close(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 CHAINS = {  # N = 5 for all of them
-    "ngram": ngram(4, 3, 1),
-    "draft_model greedy": draft_model(TARGET, 4, "greedy"),
-    "draft_model coupled": draft_model(TARGET, 4, "coupled"),
+    "ngram": ngram(K, 3, 1),
+    "draft_model greedy": draft_model(TARGET, K, "greedy"),
+    "draft_model coupled": draft_model(TARGET, K, "coupled"),
+    **{name: chain_of(*head) for name, head in HEADS.items()},
 }
 PLAIN = none
 CHAIN = (0, 0, 1, 2, 3)

@@ -11,12 +11,13 @@ from specjax.verify.walk import walk
 from tests.laws import harness as h
 
 DRAFTERS = {"none": h.PLAIN, "draft_model": h.CHAINS["draft_model greedy"]}
+DRAFTERS["eagle"] = h.CHAINS["eagle"]
 DRAFTERS["tree"] = h.guided(h.TREES["bush"])
 
 
 def compiled(name: str, capacity: int):
     rows = h.random_rows(4, seed=1)
-    params = h.weights()
+    params = h.weights(DRAFTERS[name])
     if name == "tree":
         answers = h.Answers(jax.numpy.zeros((4, capacity), "int32"), jax.numpy.float32(1))
         params = params._replace(draft=answers)

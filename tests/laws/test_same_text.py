@@ -6,6 +6,8 @@ import pytest
 from specjax.types import STOPPED
 from tests.laws import harness as h
 
+CHUNKS = {"ngram": 16, "draft_model greedy": 16, "draft_model coupled": 8}
+
 
 def assert_bitwise(result: h.Result, expected: h.Result):
     assert result.tokens == expected.tokens
@@ -72,7 +74,7 @@ def test_across_shapes_ids_and_logits_agree_over_20_000_tokens():
         rows = h.random_rows(16, seed=100 + seed)
         rows = [row._replace(stop_ids=(), max_tokens=50) for row in rows]
         plain = h.run(h.PLAIN, rows)
-        for name, chunk in zip(h.CHAINS, (16, 16, 8), strict=True):
+        for name, chunk in CHUNKS.items():
             drafted = h.run(h.CHAINS[name], rows, chunk=chunk)
             tokens += sum(map(len, drafted.tokens))
             events += count_events(drafted, plain)

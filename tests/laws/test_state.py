@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specjax.models.build import build_feature_head
 from specjax.topology import causal
 from specjax.types import RUNNING, Engine
 from specjax.verify.walk import walk
@@ -53,6 +54,42 @@ def test_observe_leaves_the_drafter_where_one_long_pass_would(chunk):
     np.testing.assert_allclose(drafter.hidden, last, atol=1e-4)
 
 
+@pytest.mark.parametrize(("name", "chunk"), [("eagle", 4), ("eagle3", 16), ("mtp", 16)])
+def test_a_head_is_where_one_pass_over_all_pairs_would_leave_it(name, chunk):
+    """6: pair i is token i + 1 with the target's feature of position i, at position i."""
+    drafter, (config, _) = h.CHAINS[name], h.HEADS[name]
+    rows = h.random_rows(4, seed=31)
+    result = h.run(drafter, rows, chunk=chunk, lean=True)
+    text, after = result.state.text, result.state.drafter
+    params, head = h.weights(drafter), build_feature_head(config)
+
+    @jax.jit
+    def one_pass_of_pairs():
+        shown, _ = one_pass(params.target, text.tokens)
+        pairs = text.tokens.shape[1] - 1
+        positions = jnp.broadcast_to(jnp.arange(pairs)[None], (4, pairs))
+        features = head.fuse(params.draft, shown.hidden, shown.taps)[:, :-1]
+        cache = head.init_cache(4, h.CAPACITY)
+        shape = positions, causal(pairs), cache, h.CAPACITY
+        return head.forward(params.draft, text.tokens[:, 1:], features, *shape)
+
+    features, fresh = one_pass_of_pairs()
+    np.testing.assert_array_equal(after.cache.lengths, text.lengths - 1)
+    assert_cache_holds(after.cache, fresh, np.asarray(after.cache.lengths))
+    last = np.asarray(features)[np.arange(4), np.asarray(text.lengths) - 2]
+    np.testing.assert_allclose(after.feature, last, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["medusa", "mlp_speculator"])
+def test_stages_remember_the_hidden_state_before_the_last_token(name):
+    """6, for drafters without a cache."""
+    result = h.run(h.CHAINS[name], h.random_rows(4, seed=31), lean=True)
+    text = result.state.text
+    shown, _ = jax.jit(one_pass)(h.weights().target, text.tokens)
+    last = np.asarray(shown.hidden)[np.arange(4), np.asarray(text.lengths) - 2]
+    np.testing.assert_allclose(result.state.drafter, last, atol=1e-4)
+
+
 def test_observing_twice_changes_nothing():
     """6: observe sets its length from what it is told, so it is idempotent."""
     rows = h.random_rows(4, seed=32)
@@ -86,11 +123,12 @@ def test_one_trace_per_engine_and_shape():
         assert traces == before
 
 
-@pytest.mark.parametrize("name", ["ngram", "draft_model greedy", "bush"])
+@pytest.mark.parametrize("name", ["ngram", "draft_model greedy", "eagle", "medusa", "bush"])
 def test_every_token_is_counted_once(name):
     """10: rows + rounds + accepted - emitted = tokens cut off, 0 to K per row."""
     rows = [row._replace(stop_ids=(3, 7)) for row in h.random_rows(4, seed=51)]
-    params, drafter = h.weights(), h.CHAINS.get(name)
+    drafter = h.CHAINS.get(name)
+    params = h.weights(drafter)
     if drafter is None:
         drafter = h.guided(h.TREES[name])
         params = h.knowing(h.run(h.PLAIN, rows, lean=True), rows, 0.9)
@@ -111,11 +149,12 @@ def test_every_token_is_counted_once(name):
     assert emitted.tolist() == [len(tokens) for tokens in result.tokens]
 
 
-@pytest.mark.parametrize("name", ["ngram", "draft_model coupled", "bush"])
+@pytest.mark.parametrize("name", ["ngram", "draft_model coupled", "eagle3", "bush"])
 def test_every_record_has_the_shapes_it_declares(name):
     """B, T, N, K and the rest mean the same in every type that meets in a round."""
     rows = h.random_rows(4, seed=51)
-    drafter, params = h.CHAINS.get(name), h.weights()
+    drafter = h.CHAINS.get(name)
+    params = h.weights(drafter)
     if drafter is None:
         drafter = h.guided(h.TREES[name])
         params = h.knowing(h.run(h.PLAIN, rows, lean=True), rows, 0.9)

@@ -9,6 +9,7 @@ from specjax import LLM, SamplingParams
 from specjax.audit.philox import Noise
 from specjax.metrics import SpecDecodeCounters
 from tests.checkpoints.language import VOCAB
+from tests.oracle.conftest import place
 
 K, NUM_PROMPTS, PROMPT_LENGTH, NUM_TOKENS = 3, 8, 12, 48
 METHODS = {  # name: (target, method, head's checkpoint, K)
@@ -22,7 +23,7 @@ METHODS = {  # name: (target, method, head's checkpoint, K)
     "mimo": ("mimo", "mtp", None, 1),
     "deepseek": ("deepseek", "mtp", None, K),
 }
-OURS = ("draft_model",)  # what specjax drafts with too
+OURS = tuple(name for name in METHODS if name != "deepseek")  # what specjax drafts with too
 
 
 def job(target: str, config: dict | None) -> dict:
@@ -72,7 +73,7 @@ def test_specjax_says_and_drafts_the_same(name, vllm, checkpoints, compared):
     theirs = vllm(f"cycle_{name}", job(target, config))
     llm = LLM(
         checkpoints[f"cycle/{target}"],
-        speculative_config={**config, "model": str(checkpoints[config["model"]])},
+        speculative_config=place({"speculative_config": config}, checkpoints)["speculative_config"],
         max_model_len=128,
     )
     params = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
