@@ -140,11 +140,16 @@ def test_lossy_rules_have_the_defaults_of_their_engines():
     assert (own.posterior_threshold, own.posterior_alpha) == (0.2, 0.3)
 
 
-@pytest.mark.parametrize(
-    "method",
-    ["eagle", "eagle3", "medusa", "mlp_speculator", "mtp", "deepseek_mtp", "suffix",
-     "extract_hidden_states"],
-)  # fmt: skip
+@pytest.mark.parametrize("method", ["eagle", "eagle3", "medusa", "mlp_speculator"])
+def test_heads_need_a_folder_and_mtp_layers_are_the_targets_own(method):
+    with pytest.raises(ValueError, match=f"method='{method}' needs model=, the folder of the head"):
+        SpeculativeConfig(method=method, num_speculative_tokens=1)
+    assert SpeculativeConfig(method=method, model="a", num_speculative_tokens=1).method == method
+    for name in ("mtp", "deepseek_mtp"):
+        assert SpeculativeConfig(method=name, num_speculative_tokens=1).method == "mtp"
+
+
+@pytest.mark.parametrize("method", ["suffix", "extract_hidden_states"])
 def test_methods_of_the_guides_are_known_by_name_and_refused(method):
     config = {"method": method, "num_speculative_tokens": 1, "draft_model_config": {}}
     with pytest.raises(ValueError, match=f"'{method}' is not in this version of specjax"):

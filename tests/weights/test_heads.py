@@ -1,0 +1,220 @@
+"""Heads load in vLLM's formats; a head of another target is refused in words that help."""
+
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from specjax import LLM, SamplingParams
+from specjax.drafters.stages import staged
+from specjax.models.build import build_stages
+from specjax.sampling import Sampling
+from specjax.types import Text
+from specjax.weights.heads import load_head, read_head_config
+from specjax.weights.hf_config import read_config
+from specjax.weights.load import load_params
+from tests.checkpoints.cycle import build
+from tests.checkpoints.language import HIDDEN, VOCAB
+
+INNER, STAGES = 48, 3
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("cycle"))
+
+
+@pytest.fixture(scope="module")
+def target(built):
+    config, _ = read_config(built["target"])
+    return config, load_params(built["target"], config)
+
+
+def changed(source, folder, facts=None, tensors=None, without=()):
+    """Copy a head with other facts and tensors."""
+    shutil.copytree(source, folder)
+    config = json.loads((source / "config.json").read_text()) | (facts or {})
+    (folder / "config.json").write_text(json.dumps(config))
+    weights = load_file(source / "model.safetensors") | (tensors or {})
+    kept = {name: value for name, value in weights.items() if name not in without}
+    save_file(kept, folder / "model.safetensors")
+    return folder
+
+
+def load(folder, method, target):
+    config = read_head_config(folder, method, target[0])
+    return load_head(folder, method, config, target[1])
+
+
+def test_what_a_head_leaves_out_is_the_targets_own_array(built, target, tmp_path):
+    params = load(built["eagle"], "eagle", target)
+    assert params["embed_tokens"]["weight"] is target[1]["embed_tokens"]["weight"]
+    assert params["lm_head"]["weight"] is target[1]["lm_head"]["weight"]
+    own = np.ones((VOCAB, HIDDEN), np.float32)
+    tensors = {"embed_tokens.weight": own, "lm_head.weight": 2 * own}
+    params = load(changed(built["eagle"], tmp_path / "a", tensors=tensors), "eagle", target)
+    assert (params["embed_tokens"]["weight"] == 1).all()
+    assert (params["lm_head"]["weight"] == 2).all()
+
+
+def test_both_layouts_of_medusa_hold_the_same(built, target):
+    new, original = (load(built[name], "medusa", target) for name in ("medusa", "medusa_original"))
+    stored = load_file(built["medusa_original"] / "model.safetensors")
+    assert jax.tree.map(jnp.shape, new["lm_heads"]) == jax.tree.map(jnp.shape, original["lm_heads"])
+    block = original["blocks"][2]["layers"][0]
+    np.testing.assert_array_equal(block["weight"], stored["2.0.linear.weight"])
+    np.testing.assert_array_equal(block["bias"], stored["2.0.linear.bias"])
+
+
+def test_a_reduced_vocabulary_says_which_row_each_token_has(built, target):
+    params = load(built["eagle3_reduced"], "eagle3", target)
+    stored = load_file(built["eagle3_reduced"] / "model.safetensors")
+    tokens = np.arange(len(stored["d2t"])) + stored["d2t"]
+    np.testing.assert_array_equal(np.asarray(params["say"])[tokens], np.arange(len(tokens)))
+    assert (np.asarray(params["say"])[~stored["t2d"]] == len(tokens)).all()
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "facts", "message"),
+    [
+        ("eagle", "eagle", {"hidden_size": 128}, "hidden_size is 128, this target's is 64"),
+        ("eagle", "eagle", {"vocab_size": 512}, "vocab_size is 512, this target's is 256"),
+        ("eagle", "eagle", {"architectures": ["EagleMiniCPMForCausalLM"]}, "unknown architecture"),
+        ("eagle", "eagle", {"intermediate_size": 32}, "do not match its config.json"),
+        ("eagle", "eagle3", {}, "unknown architecture"),
+        ("eagle3", "eagle3", {"target_hidden_size": 96}, "hidden_size is 96"),
+        ("eagle3", "eagle3", {"eagle_aux_hidden_state_layer_ids": [1, 9]}, "of a target that has 8"),
+        ("eagle3", "eagle3", {"num_aux_hidden_states": 2}, "num_aux_hidden_states is 2"),
+        ("eagle3", "eagle3", {"num_hidden_layers": 2}, "num_hidden_layers must be 1"),
+        ("eagle3", "eagle3_reduced", {"draft_vocab_size": 200}, "misshapen"),
+        ("medusa", "medusa", {"truncated_vocab_size": 99}, "truncated_vocab_size=99"),
+        ("medusa", "medusa", {"num_heads": None}, "num_heads must be at least 1, got None"),
+        ("medusa", "medusa", {"num_heads": 4}, "missing"),
+        ("mlp_speculator", "medusa", {}, "emb_dim must be at least 1, got None"),
+        ("mtp", "target", {}, "has no MTP layers"),
+    ],
+)
+def test_a_head_that_does_not_fit_is_refused_by_name(
+    built, target, tmp_path, method, name, facts, message
+):
+    folder = changed(built[name], tmp_path / "head", facts)
+    with pytest.raises(ValueError, match=message) as raised:
+        load(folder, method, target)
+    assert str(folder) in str(raised.value)
+
+
+@pytest.mark.parametrize("token", [VOCAB, 1])
+def test_a_d2t_that_leaves_the_vocabulary_or_repeats_a_token_is_refused(
+    built, target, tmp_path, token
+):
+    d2t = load_file(built["eagle3_reduced"] / "model.safetensors")["d2t"].copy()
+    d2t[-1] = token - (len(d2t) - 1)
+    d2t[0] = 1
+    folder = changed(built["eagle3_reduced"], tmp_path / "head", tensors={"d2t": d2t})
+    with pytest.raises(ValueError, match="d2t must name 224 different tokens below 256"):
+        load(folder, "eagle3", target)
+
+
+def test_a_reduced_vocabulary_without_its_map_is_refused(built, target, tmp_path):
+    folder = changed(built["eagle3_reduced"], tmp_path / "head", without=("d2t",))
+    with pytest.raises(ValueError, match="needs d2t"):
+        load(folder, "eagle3", target)
+
+
+def test_more_tokens_than_heads_are_refused_before_any_weight_is_read(built):
+    config = {"model": str(built["medusa"]), "num_speculative_tokens": 4}
+    with pytest.raises(ValueError, match="num_speculative_tokens=4 is more than the 3 tokens"):
+        LLM(built["target"], speculative_config=config)
+
+
+def write_speculator(folder, *, tied, scale_input):
+    """Write an MLP speculator as IBM does; of tied stages only what differs is stored."""
+    rng, weights = np.random.default_rng(3), {}
+    for i in range(STAGES):
+        parts = {
+            "emb": (VOCAB, INNER),
+            "proj": (INNER, INNER if i else HIDDEN),
+            "head": (VOCAB, INNER),
+            "ln": (INNER,),
+        }
+        for part, shape in parts.items():
+            if not tied or i == 0 or (i == 1 and part == "proj"):
+                drawn = rng.standard_normal(shape) / np.sqrt(shape[-1] if part == "proj" else 1)
+                weights[f"speculator.{part}.{i}.weight"] = drawn.astype(np.float32)
+                if part == "ln":
+                    weights[f"speculator.ln.{i}.bias"] = (0.1 * drawn).astype(np.float32)
+    facts = {
+        "architectures": ["MLPSpeculatorPreTrainedModel"],
+        "model_type": "mlp_speculator",
+        "vocab_size": VOCAB,
+        "emb_dim": HIDDEN,
+        "inner_dim": INNER,
+        "n_predict": STAGES,
+        "tie_weights": tied,
+        "scale_input": scale_input,
+    }
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(facts))
+    save_file(weights, folder / "model.safetensors")
+    return folder, {name.removeprefix("speculator."): value for name, value in weights.items()}
+
+
+def speculate(weights, hidden, token, scale_input):
+    """Draft as fms-extras' MLPSpeculator does, in NumPy, one row at a time."""
+    erf = np.vectorize(__import__("math").erf)
+    state_weight = 0.5 ** (0.5 / STAGES)
+    emb_weight = np.sqrt((1 - state_weight**2) * (INNER / 2))
+
+    def get(part, i, leaf="weight"):
+        stage = i if f"{part}.{i}.{leaf}" in weights else min(i, 1 if part == "proj" else 0)
+        return weights[f"{part}.{stage}.{leaf}"].astype(np.float64)
+
+    state, drafted = hidden.astype(np.float64), []
+    if scale_input:
+        state = state / np.sqrt(np.mean(state**2) + 1e-6) / np.sqrt(2)
+    for i in range(STAGES):
+        z = get("proj", i) @ state + emb_weight / state_weight * get("emb", i)[token]
+        z = z / np.sqrt(np.mean(z**2) + 1e-6) * get("ln", i) + get("ln", i, "bias")
+        state = z * (1 + erf(z / np.sqrt(2))) / 2
+        token = int(np.argmax(get("head", i) @ state))
+        drafted.append(token)
+    return drafted
+
+
+@pytest.mark.parametrize(("tied", "scale_input"), [(False, False), (True, True)])
+def test_the_mlp_speculator_drafts_what_its_numpy_twin_drafts(target, tmp_path, tied, scale_input):
+    folder, weights = write_speculator(tmp_path / "head", tied=tied, scale_input=scale_input)
+    config = read_head_config(folder, "mlp_speculator", target[0])
+    params = load_head(folder, "mlp_speculator", config, target[1])
+    size, rng = 16, np.random.default_rng(4)
+    hidden = rng.standard_normal((size, HIDDEN)).astype(np.float32)
+    tokens = jnp.asarray(rng.integers(0, VOCAB, (size, 8)), jnp.int32)
+    lengths = jnp.asarray(rng.integers(1, 9, size), jnp.int32)
+    text = Text(tokens, lengths, lengths, lengths + 9, jnp.zeros(size, jnp.int32))
+    zeros = jnp.zeros(size)
+    sampling = Sampling(zeros, jnp.full(size, 9), jnp.full((size, 1), VOCAB))
+    drafter = staged(build_stages(config), STAGES)
+    keys = jax.random.split(jax.random.key(0), size)
+    propose = jax.jit(drafter.propose, static_argnums=5)
+    draft, _ = propose(params, jnp.asarray(hidden), text, sampling, keys, 8)
+    for b in range(size):
+        last = int(tokens[b, lengths[b] - 1])
+        assert draft.tokens[b].tolist() == [last, *speculate(weights, hidden[b], last, scale_input)]
+
+
+def test_an_mlp_speculator_is_found_by_its_config_and_leaves_the_text(built, tmp_path):
+    folder, _ = write_speculator(tmp_path / "head", tied=True, scale_input=True)
+    params = SamplingParams(temperature=0.8, max_tokens=24, seed=3, ignore_eos=True)
+    prompt = {"prompt_token_ids": [5, 7, 11]}
+    drafter = {"model": str(folder), "num_speculative_tokens": STAGES}
+    plain, spoken = (
+        LLM(built["target"], speculative_config=config, max_model_len=64).generate(
+            prompt, params, use_tqdm=False
+        )
+        for config in (None, drafter)
+    )
+    assert plain[0].outputs[0].token_ids == spoken[0].outputs[0].token_ids
