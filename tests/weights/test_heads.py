@@ -87,7 +87,12 @@ def test_a_reduced_vocabulary_says_which_row_each_token_has(built, target):
         ("eagle", "eagle", {"intermediate_size": 32}, "do not match its config.json"),
         ("eagle", "eagle3", {}, "unknown architecture"),
         ("eagle3", "eagle3", {"target_hidden_size": 96}, "hidden_size is 96"),
-        ("eagle3", "eagle3", {"eagle_aux_hidden_state_layer_ids": [1, 9]}, "of a target that has 8"),
+        (
+            "eagle3",
+            "eagle3",
+            {"eagle_aux_hidden_state_layer_ids": [1, 9]},
+            "of a target that has 8",
+        ),
         ("eagle3", "eagle3", {"num_aux_hidden_states": 2}, "num_aux_hidden_states is 2"),
         ("eagle3", "eagle3", {"num_hidden_layers": 2}, "num_hidden_layers must be 1"),
         ("eagle3", "eagle3_reduced", {"draft_vocab_size": 200}, "misshapen"),
