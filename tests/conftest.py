@@ -22,6 +22,7 @@ from tests.oracle import table  # noqa: E402
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 enable_compile_cache()
+MOST_MAPS = 15_000
 
 
 def pytest_addoption(parser):
@@ -41,6 +42,18 @@ def pytest_terminal_summary(terminalreporter, exitstatus, config):
         if config.option.table and exitstatus == 0 and not terminalreporter.getreports("skipped"):
             repairs = {k: v for name, value in said if name == "repairs" for k, v in value.items()}
             table.write(rows, repairs, config.option.table)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_memory_maps():
+    """Forget compiled programs in time: each takes several of the 65,530 maps a process may have.
+
+    Linux refuses the next one, and XLA dies of it.
+    """
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
+        jax.clear_caches()
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ Everything heavy is imported inside the commands, so that ``--help`` is immediat
 """
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,6 +45,7 @@ def main() -> None:
     except SystemExit as end:
         if end.code == INTERRUPTED:
             leave(INTERRUPTED)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done but farewells
         raise
 
 

@@ -144,7 +144,7 @@ def next_chunk(left: int) -> int:
 
 
 def fit_window(engine: Engine, live, capacity: int) -> int:
-    """Choose the prefix of the cache to read: a ``bucket``, and few different ones.
+    """Choose the prefix of the cache to read: a power of two, and few different ones.
 
     Every window recompiles the step, so when the largest that will ever be needed is at
     most four times the smallest that serves now, begin with it.

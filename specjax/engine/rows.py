@@ -61,9 +61,8 @@ def layout(requests: Sequence[Request], vocab_size: int, depth: int) -> Layout:
 
 
 def bucket(size: int, least: int) -> int:
-    """Round up to a power of two, or three quarters of one, so that few shapes are compiled."""
-    power = 1 << max(size - 1, 0).bit_length()
-    return max(least, power * 3 // 4 if size <= power * 3 // 4 else power)
+    """Round up to a power of two, so that few shapes are compiled."""
+    return max(least, 1 << max(size - 1, 0).bit_length())
 
 
 def penalties_of(params: SamplingParams) -> tuple[float, float, float]:
