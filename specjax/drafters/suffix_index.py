@@ -74,50 +74,50 @@ def count_one(table: Int[Array, "C 10"], parent, token, number, alive):
     node, bucket = find(table, parent, token)
     new, old = alive & (node == NONE), alive & (node != NONE)
     node = jnp.where(new, number, node)
-
-    def put(table, where, place, field, value):
-        place = jnp.where(where, place, table.shape[0])
-        return table.at[place, field].set(value, mode="drop")
-
-    first = table[parent, FIRST]
-    alone = new & (first == NONE)
-    last = jnp.where(first == NONE, node, table[first, PREVIOUS])  # siblings stand in a ring
     count = jnp.where(new, 1, table[node, COUNT] + 1)
+
+    # Where it stands now. Siblings stand in a ring: behind the last is the first.
+    first, group = table[parent, FIRST], table[node, GROUP]
+    alone = new & (first == NONE)
     left, right = table[node, PREVIOUS], table[node, NEXT]
-    has_left, has_right = old & (node != first), old & (right != first)
-    group = table[node, GROUP]
+    moves = old & (node != first) & (table[left, COUNT] <= count)
+    heir = old & (table[group, HEAD] == node) & (right != first)
+    heir &= table[right, COUNT] == count - 1  # the group's new head
 
-    # A node that leaves its group's head leaves it to its right neighbour.
-    heir = old & (table[group, HEAD] == node) & has_right & (table[right, COUNT] == count - 1)
-    moves = has_left & (table[left, COUNT] <= count)
-    target = table[table[left, GROUP], HEAD]
-    table = put(table, heir, group, HEAD, right)
+    # Where it goes: before this sibling and behind that one; a new node to the end.
+    before = jnp.where(new, first, table[table[left, GROUP], HEAD])
+    behind = jnp.where(moves & (right == before), left, table[before, PREVIOUS])
+    before, behind = jnp.where(alone, node, before), jnp.where(alone, node, behind)
+    joins, leads_all = new | moves, alone | (moves & (before == first))
 
-    # Into the ring: a new node goes before the first, which is behind the last.
-    table = put(table, moves, left, NEXT, right)
-    table = put(table, moves, right, PREVIOUS, left)
-    before = jnp.where(new, first, target)
-    behind = jnp.where(new, last, table[target, PREVIOUS])
-    joins = moves | (new & ~alone)
-    table = put(table, joins, behind, NEXT, node)
-    table = put(table, joins, before, PREVIOUS, node)
-    table = put(table, joins | alone, node, NEXT, jnp.where(alone, node, before))
-    table = put(table, joins | alone, node, PREVIOUS, jnp.where(alone, node, behind))
-    table = put(table, alone | (moves & (target == first)), parent, FIRST, node)
+    # The group of its new count: its left neighbour's, its right neighbour's, or a new one.
+    follows = joins & ~leads_all & (table[behind, COUNT] == count)
+    leads = moves & ~follows & (table[before, COUNT] == count)
+    goal = jnp.where(leads, table[before, GROUP], number)
+    goal = jnp.where(follows, table[behind, GROUP], goal)
 
-    # Into the group of its new count: its left neighbour's, its right neighbour's, or a new one.
-    follows = jnp.where(new, ~alone, moves & (target != first))
-    follows &= table[behind, COUNT] == count
-    leads = moves & ~follows & (table[target, COUNT] == count)
-    group = jnp.where(follows, table[behind, GROUP], jnp.where(leads, table[target, GROUP], number))
-    table = put(table, alive & ~follows, group, HEAD, node)
-    table = put(table, alive, node, GROUP, group)
-    table = put(table, alive, node, COUNT, count)
-
-    table = put(table, new, node, PARENT, parent)
-    table = put(table, new, node, TOKEN, token)
-    table = put(table, new, node, CHAIN, table[bucket, BUCKET])
-    return put(table, new, bucket, BUCKET, node), jnp.where(alive, node, NONE)
+    writes = (
+        (heir, group, HEAD, right),
+        (moves & (left != behind), left, NEXT, right),
+        (moves & (right != before), right, PREVIOUS, left),
+        (joins & ~alone, behind, NEXT, node),
+        (joins & ~alone, before, PREVIOUS, node),
+        (joins, node, NEXT, before),
+        (joins, node, PREVIOUS, behind),
+        (leads_all, parent, FIRST, node),
+        (alive & ~follows, goal, HEAD, node),
+        (alive, node, GROUP, goal),
+        (alive, node, COUNT, count),
+        (new, node, PARENT, parent),
+        (new, node, TOKEN, token),
+        (new, node, CHAIN, table[bucket, BUCKET]),
+        (new, bucket, BUCKET, node),
+    )
+    where, place, field, value = (jnp.stack(jnp.broadcast_arrays(*part)) for part in zip(*writes, strict=True))
+    nowhere = table.shape[0] + jnp.arange(len(writes))
+    place = jnp.where(where, place, nowhere)
+    table = table.at[place, field].set(value, mode="drop", unique_indices=True)
+    return table, jnp.where(alive, node, NONE)
 
 
 def match(index: Index, pattern: Int[Array, "B M"]) -> Int[Array, "B M"]:
