@@ -106,7 +106,7 @@ def follow(
     ``nodes[b, m]`` is what m + 1 tokens matched, NONE if nothing. An index of one row serves all.
     """
     batch_size, most = nodes.shape
-    rows = jnp.arange(batch_size)[:, None] if index.size.shape[0] > 1 else jnp.zeros((1, 1), int)
+    rows = jnp.arange(batch_size)[:, None] % index.size.shape[0]
     level = jnp.arange(most)[None]  # the table of the matched nodes
     matched, threshold = nodes != NONE, jnp.float32(least)
     last = index.tables.shape[1] - 1

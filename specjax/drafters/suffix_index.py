@@ -52,17 +52,20 @@ def append(index: Index, token: Int[Array, "B"], alive: Bool[Array, "B"]) -> Ind
     return Index(tables, index.size + alive, active)
 
 
-def find(table: Int[Array, "C 10"], parent, token) -> tuple[Int[Array, ""], Int[Array, ""]]:
-    """Find a parent's child by its token: (node or NONE, hash bucket)."""
+def find(tables: Int[Array, "... C 10"], at: tuple, parent, token):
+    """Find a parent's child in the table ``at`` these indices: (node or NONE, hash bucket)."""
     mixed = parent.astype(jnp.uint32) * jnp.uint32(2654435761)
     mixed ^= token.astype(jnp.uint32) * jnp.uint32(2246822519)
     mixed = (mixed ^ (mixed >> 15)) * jnp.uint32(3266489917)
-    bucket = ((mixed ^ (mixed >> 13)) % table.shape[0]).astype(jnp.int32)
+    bucket = ((mixed ^ (mixed >> 13)) % tables.shape[-2]).astype(jnp.int32)
+
+    def read(node, field):
+        return tables[(*at, node, field)]
 
     def other(node):
-        return (node != NONE) & ((table[node, PARENT] != parent) | (table[node, TOKEN] != token))
+        return (node != NONE) & ((read(node, PARENT) != parent) | (read(node, TOKEN) != token))
 
-    node = jax.lax.while_loop(other, lambda node: table[node, CHAIN], table[bucket, BUCKET])
+    node = jax.lax.while_loop(other, lambda node: read(node, CHAIN), read(bucket, BUCKET))
     return node, bucket
 
 
@@ -71,7 +74,7 @@ def count_one(table: Int[Array, "C 10"], parent, token, number, alive):
 
     ``number`` also names the group that this may found: no depth needs two in one append.
     """
-    node, bucket = find(table, parent, token)
+    node, bucket = find(table, (), parent, token)
     new, old = alive & (node == NONE), alive & (node != NONE)
     node = jnp.where(new, number, node)
     count = jnp.where(new, 1, table[node, COUNT] + 1)
@@ -120,20 +123,34 @@ def count_one(table: Int[Array, "C 10"], parent, token, number, alive):
     return table, jnp.where(alive, node, NONE)
 
 
-def match(index: Index, pattern: Int[Array, "B M"]) -> Int[Array, "B M"]:
+def extend(index: Index, tokens: Int[Array, "B P"], count: Int[Array, "B"]) -> Index:
+    """Append each row's first ``count`` tokens."""
+
+    def one_more(carry):
+        index, i = carry
+        return append(index, jnp.take(tokens, i, axis=1), i < count), i + 1
+
+    start = index, jnp.zeros((), jnp.int32)
+    return jax.lax.while_loop(lambda carry: (carry[1] < count).any(), one_more, start)[0]
+
+
+def match(index: Index, context: Int[Array, "B M"]) -> Int[Array, "B M"]:
     """Find the node of the last 1 .. M tokens of each row; NONE where they never occurred.
 
-    ``index`` has one row, which all rows of ``pattern`` (right-aligned) ask.
+    An index of one row serves all rows of ``context``, which end where its columns end.
     """
-    longest = pattern.shape[1]
+    batch_size, longest = context.shape
+    rows = jnp.arange(batch_size) % index.size.shape[0]
     lengths = jnp.arange(1, longest + 1)
 
     def descend(depth, nodes):
-        column = jnp.maximum(longest - lengths + depth, 0)
-        tokens = jnp.take(pattern, jnp.minimum(column, longest - 1), axis=1)
-        table = index.tables[0, depth]
-        ask = jax.vmap(jax.vmap(lambda node, token: find(table, node, token)[0]))
-        found = jnp.where((nodes != NONE) | (depth == 0), ask(nodes, tokens), NONE)
+        def ask(row, node, token):
+            return find(index.tables, (row, depth), node, token)[0]
+
+        column = jnp.minimum(longest - lengths + depth, longest - 1)
+        tokens = jnp.take(context, column, axis=1)
+        children = jax.vmap(jax.vmap(ask, in_axes=(None, 0, 0)))(rows, nodes, tokens)
+        found = jnp.where((nodes != NONE) | (depth == 0), children, NONE)
         return jnp.where((depth < lengths)[None], found, nodes)
 
-    return jax.lax.fori_loop(0, longest, descend, jnp.zeros_like(pattern))
+    return jax.lax.fori_loop(0, longest, descend, jnp.zeros_like(context))
