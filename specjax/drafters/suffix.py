@@ -38,7 +38,6 @@ def suffix(
     max_spec_factor: float = 1.0,
     min_token_prob: float = 0.1,
     max_spec_offset: float = 0.0,
-    max_model_len: int = 2**30,
 ) -> Drafter:
     """Build the drafter; its params are an ``Index`` of responses (one row), or None.
 
@@ -50,10 +49,9 @@ def suffix(
         return trie.empty(batch_size, max_tree_depth, capacity)
 
     def propose(params, state, text, sampling, keys, window):
-        limit = jnp.minimum(depth, max_model_len - text.lengths - 1)
-        budget = budgets(max_tree_depth, max_spec_factor, max_spec_offset, limit)
+        budget = budgets(max_tree_depth, max_spec_factor, max_spec_offset, depth)
         context, known = recent(text, max_tree_depth)
-        nodes = jnp.where(known, state.active[:, :-1], NONE)
+        nodes = jnp.where(known, state.active[:, : known.shape[1]], NONE)
         guess = follow(state, nodes, budget, depth, min_token_prob)
         if params is not None:
             nodes = jnp.where(known, trie.match(params, context), NONE)
@@ -80,26 +78,24 @@ def read(index: Index, text: Text, end: Int[Array, "B"]) -> Index:
 def recent(text: Text, max_tree_depth: int) -> tuple[Int[Array, "B M"], Bool[Array, "B M"]]:
     """Return the last M = max_tree_depth - 1 tokens, and which match lengths 1 .. M may be tried.
 
-    A match may not be the whole context: Arctic's rule.
+    A match may not be the whole context: Arctic's rule. M is 1 at least, and then goes nowhere.
     """
-    most = max_tree_depth - 1
+    most = max(max_tree_depth - 1, 1)
     column = text.lengths[:, None] - most + jnp.arange(most)[None]
     context = jnp.take_along_axis(text.tokens, jnp.maximum(column, 0), axis=1)
     return context, jnp.arange(1, most + 1)[None] < text.lengths[:, None]
 
 
-def budgets(
-    max_tree_depth: int, factor: float, offset: float, limit: Int[Array, "B"]
-) -> Int[Array, "B M"]:
+def budgets(max_tree_depth: int, factor: float, offset: float, limit: int) -> Int[Array, "M"]:
     """Say how many tokens each match length may propose, rounded as Arctic's C++ does."""
-    lengths = np.arange(1, max_tree_depth, dtype=np.float32)
+    lengths = np.arange(1, max(max_tree_depth, 2), dtype=np.float32)
     allowed = lengths * np.float32(factor) + np.float32(offset)
-    allowed = np.minimum(allowed.astype(np.float64) + 1e-6, 2.0**30).astype(np.int32)
-    return jnp.maximum(jnp.minimum(jnp.asarray(allowed)[None], limit[:, None]), 0)
+    rounded = np.trunc(allowed.astype(np.float64) + 1e-6)
+    return jnp.asarray(np.clip(rounded, 0, limit), jnp.int32)
 
 
 def follow(
-    index: Index, nodes: Int[Array, "B M"], budget: Int[Array, "B M"], depth: int, least: float
+    index: Index, nodes: Int[Array, "B M"], budget: Int[Array, "M"], depth: int, least: float
 ) -> Guess:
     """Follow the most frequent children from each match length's node, and keep the best path.
 
@@ -115,7 +111,7 @@ def follow(
         node, count, prob, alive, score = carry
         table = jnp.minimum(level + number + 1, last)
         child = index.tables[rows, table, node, FIRST]
-        alive &= (number < budget) & (level + number + 1 <= last) & (child != NONE)
+        alive &= (number < budget)[None] & (level + number + 1 <= last) & (child != NONE)
         record = index.tables[rows, table, child]
         prob = prob * (record[..., COUNT].astype(jnp.float32) / count.astype(jnp.float32))
         alive &= prob >= threshold

@@ -11,7 +11,9 @@ from specjax.config import ModelConfig
 from specjax.drafters.draft_model import draft_model
 from specjax.drafters.ngram import ngram
 from specjax.drafters.none import none
+from specjax.drafters.suffix import suffix
 from specjax.drafters.translated import Bilingual, Dictionary, translated
+from specjax.engine.corpus import Corpus
 from specjax.engine.device import shard
 from specjax.engine.rule_options import LOSSY
 from specjax.engine.speculative import SpeculativeConfig
@@ -67,7 +69,15 @@ def build_engine(target: Model, draft: Model | None, config: SpeculativeConfig |
     if config is None:
         return Engine(model, none, walk, window=0)
     depth = config.num_speculative_tokens
-    if draft is None:
+    if config.method == "suffix":
+        drafter = suffix(
+            depth,
+            config.suffix_decoding_max_tree_depth,
+            config.suffix_decoding_max_spec_factor,
+            config.suffix_decoding_min_token_prob,
+            config.suffix_decoding_max_spec_offset,
+        )
+    elif draft is None:
         longest, shortest = config.prompt_lookup_max or 0, config.prompt_lookup_min or 0
         drafter = ngram(depth, longest, shortest)
     else:
@@ -77,6 +87,14 @@ def build_engine(target: Model, draft: Model | None, config: SpeculativeConfig |
             own = translated(own, model.vocab_size)
         drafter = draft_model(own, depth, config.draft_sample_method, reach)
     return Engine(model, drafter, choose_rule(config, drafter), window=0)
+
+
+def build_corpus(config: SpeculativeConfig | None) -> Corpus | None:
+    """Make room for the responses that suffix decoding shares, unless none are to be kept."""
+    if config is None or config.method != "suffix":
+        return None
+    most = config.suffix_decoding_max_cached_requests
+    return Corpus(config.suffix_decoding_max_tree_depth, most) if most else None
 
 
 def choose_rule(config: SpeculativeConfig, drafter: Drafter) -> Rule:

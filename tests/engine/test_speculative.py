@@ -142,7 +142,7 @@ def test_lossy_rules_have_the_defaults_of_their_engines():
 
 @pytest.mark.parametrize(
     "method",
-    ["eagle", "eagle3", "medusa", "mlp_speculator", "mtp", "deepseek_mtp", "suffix",
+    ["eagle", "eagle3", "medusa", "mlp_speculator", "mtp", "deepseek_mtp",
      "extract_hidden_states"],
 )  # fmt: skip
 def test_methods_of_the_guides_are_known_by_name_and_refused(method):

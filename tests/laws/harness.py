@@ -13,6 +13,7 @@ from specjax.config import ModelConfig
 from specjax.drafters.draft_model import draft_model
 from specjax.drafters.ngram import ngram
 from specjax.drafters.none import none
+from specjax.drafters.suffix import suffix
 from specjax.models.build import build_target, init_params
 from specjax.topology import ancestors, depths
 from specjax.types import Draft, Drafter, Engine, Params, State, Text
@@ -239,10 +240,16 @@ def close(a: np.ndarray, b: np.ndarray) -> bool:
     return bool(np.abs(a - b).max() <= 1e-4 * max(1.0, float(np.abs(a).max())))
 
 
+def alone(drafter: Drafter) -> Drafter:
+    """Draft without parameters: suffix decoding without what other requests said."""
+    return drafter._replace(propose=lambda params, *rest: drafter.propose(None, *rest))
+
+
 CHAINS = {  # N = 5 for all of them
     "ngram": ngram(4, 3, 1),
     "draft_model greedy": draft_model(TARGET, 4, "greedy"),
     "draft_model coupled": draft_model(TARGET, 4, "coupled"),
+    "suffix": alone(suffix(4, 8)),
 }
 PLAIN = none
 CHAIN = (0, 0, 1, 2, 3)

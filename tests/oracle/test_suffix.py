@@ -102,14 +102,13 @@ def ask(setting: Setting, own, common, tokens, ends) -> suffix.Guess:
     text = Text(tokens, ends, ends, ends, ends * 0)
     context, known = suffix.recent(text, setting.max_tree_depth)
     factor, offset = setting.max_spec_factor, setting.max_spec_offset
-    limit = jnp.full_like(ends, setting.depth)
-    budget = suffix.budgets(setting.max_tree_depth, factor, offset, limit)
+    budget = suffix.budgets(setting.max_tree_depth, factor, offset, setting.depth)
 
     def best(index, nodes):
         nodes = jnp.where(known, nodes, suffix_index.NONE)
         return suffix.follow(index, nodes, budget, setting.depth, setting.min_token_prob)
 
-    found = best(own, own.active[:, :-1])
+    found = best(own, own.active[:, : known.shape[1]])
     return suffix.better(found, best(common, suffix_index.match(common, context)))
 
 
