@@ -116,7 +116,9 @@ def count_one(table: Int[Array, "C 10"], parent, token, number, alive):
         (new, node, CHAIN, table[bucket, BUCKET]),
         (new, bucket, BUCKET, node),
     )
-    where, place, field, value = (jnp.stack(jnp.broadcast_arrays(*part)) for part in zip(*writes, strict=True))
+    where, place, field, value = (
+        jnp.stack(jnp.broadcast_arrays(*part)) for part in zip(*writes, strict=True)
+    )
     nowhere = table.shape[0] + jnp.arange(len(writes))
     place = jnp.where(where, place, nowhere)
     table = table.at[place, field].set(value, mode="drop", unique_indices=True)

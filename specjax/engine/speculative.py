@@ -52,8 +52,9 @@ class SpeculativeConfig:
     Values may be strings, as a command line gives them ("3", "False"). What is read back is
     normalized: ``method`` is always set (inferred from ``model`` if absent) and n-gram bounds
     are filled in (5 and 5, or one equal to the other), as is num_speculative_tokens for "suffix"
-    (its tree's depth). ``suffix_decoding_max_spec_offset`` is Arctic's, not vLLM's. ``draft_sample_method`` "coupled" is
-    specjax's own: the draft model samples with the target's noise, so the text cannot change.
+    (its tree's depth). ``suffix_decoding_max_spec_offset`` is Arctic's, not vLLM's.
+    ``draft_sample_method`` "coupled" is specjax's own: the draft model samples with the
+    target's noise, so the text cannot change.
     ``use_heterogeneous_vocab`` goes with each of them, where vLLM's is for "greedy" only.
     So are the rejection_sample_methods "typical" (older vLLM's, with its names and defaults of
     ``posterior_threshold`` and ``posterior_alpha``) and "entropy" (vllm-ascend's, likewise).

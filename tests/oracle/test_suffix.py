@@ -177,7 +177,6 @@ def test_drafts_are_arctics(name, vllm, compared):
     drafts = [draft for _, world in mine for draft in world]
     expected = [draft for _, world in theirs for draft in world]
     different = [i for i, (a, b) in enumerate(zip(drafts, expected, strict=True)) if a != b]
-    print(name, len(drafts), len(different), sum(a[0] != b[0] for a, b in zip(mine, theirs)))
     assert not different, (drafts[different[0]], expected[different[0]])
     assert mine == theirs
     hits = sum(bool(tokens) for tokens, _ in drafts)
