@@ -157,9 +157,13 @@ def collect(said: list[list], guess: suffix.Guess) -> None:
 
 
 def keep(answer: dict) -> dict:
+    """Leave out the parents: these drafts are chains."""
+    return {"drafts": [[[d[0], d[2], d[3], d[4]] for d in world] for world in answer["drafts"]]}
+
+
+def digested(answer: dict) -> dict:
     """Keep tokens and match lengths, and a digest of all probabilities and scores."""
-    worlds = [[[d[0], d[2], d[3], d[4]] for d in drafts] for drafts in answer["drafts"]]
-    return {"drafts": [brief(drafts) for drafts in worlds]}
+    return {"drafts": [brief(drafts) for drafts in keep(answer)["drafts"]]}
 
 
 def brief(drafts: list) -> list:
@@ -168,11 +172,11 @@ def brief(drafts: list) -> list:
     return [digest[:16], [[tokens, match] for tokens, _, _, match in drafts]]
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", [name for name in SETTINGS if name != "evicting"])
 def test_drafts_are_arctics(name, vllm, compared):
     """Concurrent and finished requests, own and common index: every token and every number."""
     setting, drawn = SETTINGS[name], lives(list(SETTINGS).index(name))
-    theirs = vllm(f"suffix_{name}", job(setting, drawn), keep)["drafts"]
+    theirs = vllm(f"suffix_{name}", job(setting, drawn), digested)["drafts"]
     mine = [brief(drafts) for drafts in ours(setting, drawn)]
     drafts = [draft for _, world in mine for draft in world]
     expected = [draft for _, world in theirs for draft in world]
