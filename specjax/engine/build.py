@@ -13,7 +13,9 @@ from specjax.drafters.feature import feature
 from specjax.drafters.ngram import ngram
 from specjax.drafters.none import none
 from specjax.drafters.stages import staged
+from specjax.drafters.suffix import suffix
 from specjax.drafters.translated import Bilingual, Dictionary, translated
+from specjax.engine.corpus import Corpus
 from specjax.engine.device import shard
 from specjax.engine.rule_options import LOSSY
 from specjax.engine.speculative import SpeculativeConfig
@@ -112,6 +114,14 @@ def choose_drafter(model: Target, draft: Model | Head | None, config: Speculativ
     """Build the drafter that a config asks for."""
     depth, method = config.num_speculative_tokens, config.draft_sample_method
     reach = config.max_model_len or 2**30
+    if config.method == "suffix":
+        return suffix(
+            depth,
+            config.suffix_decoding_max_tree_depth,
+            config.suffix_decoding_max_spec_factor,
+            config.suffix_decoding_min_token_prob,
+            config.suffix_decoding_max_spec_offset,
+        )
     if draft is None:
         return ngram(depth, config.prompt_lookup_max or 0, config.prompt_lookup_min or 0)
     if isinstance(draft, Model):
@@ -124,6 +134,14 @@ def choose_drafter(model: Target, draft: Model | Head | None, config: Speculativ
         head = build_feature_head(draft.config)
         return feature(head, model.vocab_size, depth, method, reach)
     return staged(build_stages(draft.config), depth, method, reach)
+
+
+def build_corpus(config: SpeculativeConfig | None) -> Corpus | None:
+    """Make room for the responses that suffix decoding shares, unless none are to be kept."""
+    if config is None or config.method != "suffix":
+        return None
+    most = config.suffix_decoding_max_cached_requests
+    return Corpus(config.suffix_decoding_max_tree_depth, most) if most else None
 
 
 def choose_rule(config: SpeculativeConfig, drafter: Drafter) -> Rule:
@@ -157,7 +175,7 @@ def choose_rule(config: SpeculativeConfig, drafter: Drafter) -> Rule:
         return synthetic(to_conditional(config.synthetic_acceptance_rates or ()))
     if method == "block":
         return block
-    if config.method != "ngram" and config.draft_sample_method == "probabilistic":
+    if config.method not in ("ngram", "suffix") and config.draft_sample_method == "probabilistic":
         return rejection if is_chain else rejection_tree
     return walk
 

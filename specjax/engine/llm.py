@@ -10,12 +10,14 @@ from specjax.engine import intake, loop
 from specjax.engine.build import (
     Head,
     Model,
+    build_corpus,
     build_engine,
     describe,
     describe_head,
     load,
     match,
 )
+from specjax.engine.corpus import follow
 from specjax.engine.device import check_divisible, choose_devices
 from specjax.engine.intake import Prompt
 from specjax.engine.legacy import accept_engine_only, translate_legacy
@@ -118,6 +120,7 @@ class LLM:
             seed=seed,
         )
         self.engine = build_engine(target, draft, self.speculative_config)
+        self.corpus = build_corpus(self.speculative_config)
         self.params = load(target, draft, mesh)
         self.counters = SpecDecodeCounters.zeros(self.engine.drafter.depth)
         self.num_requests = 0
@@ -269,12 +272,16 @@ class LLM:
 
         if any(request.params.stop for request in requests):
             max_rounds = min(max_rounds, ROUNDS_PER_STOP_CHECK)
+        params, learn = self.params, None
+        if self.corpus is not None:
+            params, learn = params._replace(draft=self.corpus.index), follow(self.corpus)
         for progress in loop.run(
             engine,
-            self.params,
+            params,
             requests,
             max_num_seqs=self.max_num_seqs,
             watch=watch,
+            learn=learn,
             max_rounds=max_rounds,
         ):
             if progress.finish_reason is not None:

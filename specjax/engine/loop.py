@@ -65,6 +65,7 @@ class Progress:
 
 
 Watch = Callable[[Progress], int | None]  # how many output tokens to keep, if it should stop
+Learn = Callable[[Progress], Any]  # what the drafter's parameters are from now on
 
 
 def run(
@@ -74,12 +75,14 @@ def run(
     *,
     max_num_seqs: int,
     watch: Watch | None = None,
+    learn: Learn | None = None,
     max_rounds: int = HISTORY,
 ) -> Iterator[Progress]:
     """Complete all requests; yield a request's ``Progress`` whenever it has grown.
 
     First come, first served: a slot is refilled as soon as it is free. ``engine.window``
-    is set here. ``watch`` sees each request that has grown and may stop it.
+    is set here. ``watch`` sees each request that has grown and may stop it; then ``learn`` sees
+    it, and may give the drafter other parameters.
     """
     if not requests:
         return
@@ -96,6 +99,7 @@ def run(
             progress = waiting.popleft()
             one = read_prompt(engine, params, progress, shape, capacity)
             settle(progress, int(one.text.reason[0]), watch)
+            params = params if learn is None else params._replace(draft=learn(progress))
             yield progress
             if progress.finish_reason is None:
                 state, live[slot] = admit(state, slot, one), progress
@@ -110,6 +114,7 @@ def run(
         for slot, progress in list(live.items()):
             unpack(progress, slot, text.tokens[slot], infos, int(rounds))
             settle(progress, int(text.reason[slot]), watch)
+            params = params if learn is None else params._replace(draft=learn(progress))
             yield progress
             if progress.finish_reason is not None:
                 del live[slot]

@@ -14,9 +14,9 @@ from specjax.engine.rule_options import RULES, posterior, synthetic_rates
 from specjax.files import read_json_object
 
 HEADS = ("eagle", "eagle3", "mtp", "medusa", "mlp_speculator")
-METHODS = ("ngram", "draft_model", *HEADS)
+METHODS = ("ngram", "suffix", "draft_model", *HEADS)
 LATER_METHODS = (  # known by name, refused in this version
-    "suffix", "extract_hidden_states", "custom_class", "ngram_gpu",
+    "extract_hidden_states", "custom_class", "ngram_gpu",
 )  # fmt: skip
 CHOICES = {
     "rejection_sample_method": RULES,
@@ -51,8 +51,10 @@ class SpeculativeConfig:
 
     Values may be strings, as a command line gives them ("3", "False"). What is read back is
     normalized: ``method`` is always set (inferred from ``model`` if absent) and n-gram bounds
-    are filled in (5 and 5, or one equal to the other). ``draft_sample_method`` "coupled" is
-    specjax's own: the draft model samples with the target's noise, so the text cannot change.
+    are filled in (5 and 5, or one equal to the other), as is num_speculative_tokens for "suffix"
+    (its tree's depth). ``suffix_decoding_max_spec_offset`` is Arctic's, not vLLM's.
+    ``draft_sample_method`` "coupled" is specjax's own: the draft model samples with the
+    target's noise, so the text cannot change.
     ``use_heterogeneous_vocab`` goes with each of them, where vLLM's is for "greedy" only.
     So are the rejection_sample_methods "typical" (older vLLM's, with its names and defaults of
     ``posterior_threshold`` and ``posterior_alpha``) and "entropy" (vllm-ascend's, likewise).
@@ -73,6 +75,7 @@ class SpeculativeConfig:
     suffix_decoding_max_tree_depth: int = 24
     suffix_decoding_max_cached_requests: int = 10000
     suffix_decoding_max_spec_factor: float = 1.0
+    suffix_decoding_max_spec_offset: float = 0.0
     suffix_decoding_min_token_prob: float = 0.1
     rejection_sample_method: str = "standard"
     synthetic_acceptance_rates: Sequence[float] | None = None
@@ -91,6 +94,8 @@ class SpeculativeConfig:
                 value = _parse(field.name, _kind(field.type), value)
             object.__setattr__(self, field.name, value)
         object.__setattr__(self, "method", _resolve_method(self.method, self.model))
+        if self.method == "suffix":
+            self._complete_suffix()
         self._check_numbers()
         if self.method == "ngram":
             self._complete_ngram()
@@ -196,6 +201,17 @@ class SpeculativeConfig:
         for name, value in (("prompt_lookup_min", low), ("prompt_lookup_max", high)):
             object.__setattr__(self, name, value)
         object.__setattr__(self, "model", "ngram")
+
+    def _complete_suffix(self):
+        if self.model not in (None, "suffix"):
+            raise ValueError(
+                f"method='suffix' takes no draft model, got model={self.model!r}: "
+                "remove it, or use method='draft_model'."
+            )
+        object.__setattr__(self, "model", "suffix")
+        if self.num_speculative_tokens is None:
+            depth = self.suffix_decoding_max_tree_depth
+            object.__setattr__(self, "num_speculative_tokens", depth)
 
     def _check_schedule(self):
         """Check [[low, high, k], ...]: batch sizes low .. high draft k tokens."""

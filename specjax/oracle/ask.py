@@ -22,6 +22,7 @@ KINDS = {  # what each kind of job must hold, and what it may hold
     "server": (("model",), ("arguments", "start_timeout", "repairs")),
     "rejection": (("arrays", "num_batches"), ("repairs",)),
     "ngram": (("cases",), ()),
+    "suffix": (("worlds",), ()),
 }
 METHODS = (
     *("ngram", "draft_model", "suffix", "eagle", "eagle3", "medusa", "mtp"),

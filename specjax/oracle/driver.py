@@ -1,8 +1,8 @@
 """Ask vLLM: a JSON job in a line on stdin, its JSON answer in a line on stdout.
 
 Run by path under the oracle's own interpreter: it imports vLLM and nothing of specjax.
-``{"kind": "offline" | "session" | "serve" | "server" | "rejection" | "ngram", ...}``; each
-function below says what its job holds. A failure is ``{"error": ...}`` and exit code 1.
+``{"kind": "offline" | "session" | "serve" | "server" | "rejection" | "ngram" | "suffix", ...}``;
+each function below says what its job holds. A failure is ``{"error": ...}`` and exit code 1.
 Everything vLLM prints goes to stderr.
 """
 
@@ -39,7 +39,7 @@ def main() -> int:
     }
     os.environ.update(settings)
     kinds = {"offline": offline, "session": session, "serve": serve, "server": server}
-    kinds |= {"rejection": rejection, "ngram": ngram}
+    kinds |= {"rejection": rejection, "ngram": ngram, "suffix": suffix}
     start, further = time.monotonic(), iter(())
 
     def say(answer):
@@ -383,6 +383,39 @@ def ngram(job: dict) -> dict:
     for tokens, least, most, max_model_len, k in job["cases"]:
         drafts.append(find(np.asarray(tokens, np.int32), least, most, max_model_len, k).tolist())
     return {"drafts": drafts}
+
+
+def suffix(job: dict) -> dict:
+    """Speculate with arctic_inference's suffix cache, the one that vLLM calls.
+
+    Job: ``worlds``, each a cache of its own: ``cache`` and ``options`` (arguments of
+    ``SuffixDecodingCache`` and its ``speculate``) and ``events`` in their order: ["start",
+    request, prompt], ["add", request, tokens], ["stop", request], ["ask", request, context,
+    max_spec_tokens]. Answer: ``drafts``, per world and "ask" one [token_ids, parents, probs,
+    score, match_len].
+    """
+    import numpy as np
+    from arctic_inference.suffix_decoding import SuffixDecodingCache
+
+    def live_through(world: dict) -> list:
+        cache, said = SuffixDecodingCache(**world["cache"]), []
+        for what, request, *given in world["events"]:
+            tokens = np.asarray(given[0] if given else [], np.int32)
+            if what == "start":
+                cache.start_request(request, tokens)
+            elif what == "add":
+                cache.add_active_response(request, tokens)
+            elif what == "stop":
+                cache.stop_request(request)
+            else:
+                draft = cache.speculate(
+                    request, tokens, max_spec_tokens=given[1], **world["options"]
+                )
+                found = draft.token_ids, draft.parents, draft.probs, draft.score, draft.match_len
+                said.append(found)
+        return said
+
+    return {"drafts": [live_through(world) for world in job["worlds"]]}
 
 
 if __name__ == "__main__":

@@ -149,7 +149,7 @@ def test_heads_need_a_folder_and_mtp_layers_are_the_targets_own(method):
         assert SpeculativeConfig(method=name, num_speculative_tokens=1).method == "mtp"
 
 
-@pytest.mark.parametrize("method", ["suffix", "extract_hidden_states"])
+@pytest.mark.parametrize("method", ["extract_hidden_states"])
 def test_methods_of_the_guides_are_known_by_name_and_refused(method):
     config = {"method": method, "num_speculative_tokens": 1, "draft_model_config": {}}
     with pytest.raises(ValueError, match=f"'{method}' is not in this version of specjax"):

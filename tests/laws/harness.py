@@ -16,6 +16,7 @@ from specjax.drafters.feature import feature
 from specjax.drafters.ngram import ngram
 from specjax.drafters.none import none
 from specjax.drafters.stages import staged
+from specjax.drafters.suffix import suffix
 from specjax.models.build import (
     HeadConfig,
     build_feature_head,
@@ -278,10 +279,16 @@ def close(a: np.ndarray, b: np.ndarray) -> bool:
     return bool(np.abs(a - b).max() <= 1e-4 * max(1.0, float(np.abs(a).max())))
 
 
+def alone(drafter: Drafter) -> Drafter:
+    """Draft without parameters: suffix decoding without what other requests said."""
+    return drafter._replace(propose=lambda params, *rest: drafter.propose(None, *rest))
+
+
 CHAINS = {  # N = 5 for all of them
     "ngram": ngram(K, 3, 1),
     "draft_model greedy": draft_model(TARGET, K, "greedy"),
     "draft_model coupled": draft_model(TARGET, K, "coupled"),
+    "suffix": alone(suffix(K, 8)),
     **{name: chain_of(*head) for name, head in HEADS.items()},
 }
 PLAIN = none

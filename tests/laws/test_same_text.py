@@ -1,12 +1,16 @@
 """Law 1: same seed, same text. Law 9: a row alone equals the row in a batch."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specjax.drafters import suffix_index
+from specjax.drafters.suffix import suffix
 from specjax.types import STOPPED
 from tests.laws import harness as h
 
-CHUNKS = {"ngram": 16, "draft_model greedy": 16, "draft_model coupled": 8}
+CHUNKS = {"ngram": 16, "suffix": 16, "draft_model greedy": 16, "draft_model coupled": 8}
 
 
 def assert_bitwise(result: h.Result, expected: h.Result):
@@ -90,6 +94,22 @@ def test_a_row_alone_equals_the_row_in_a_batch_across_shapes():
         alone = h.run(h.CHAINS["ngram"], [row])
         one = together._replace(tokens=[together.tokens[b]], logprobs=[together.logprobs[b]])
         assert count_events(alone, one) == 0
+
+
+def test_what_others_said_never_changes_the_text():
+    """1(a) for suffix decoding: no index of responses, an empty one, or one full of nonsense."""
+    rows = h.random_rows(4, seed=8)
+    params, drafter = h.weights(), suffix(4, 8)
+    noise = jax.random.randint(jax.random.key(3), (1, 400), 0, 5, jnp.int32)
+    empty = suffix_index.empty(1, 8, 400)
+    full = jax.jit(suffix_index.extend)(empty, noise, jnp.full(1, 400, jnp.int32))
+    plain = h.run(drafter, [row._replace(max_draft=0) for row in rows], params=with_(params, full))
+    for index in (None, empty, full):
+        assert_bitwise(h.run(drafter, rows, params=with_(params, index)), plain)
+
+
+def with_(params, index):
+    return params._replace(draft=index)
 
 
 def test_the_law_sees_a_window_that_is_too_small():

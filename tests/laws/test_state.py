@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specjax.drafters import suffix_index
 from specjax.models.build import build_feature_head
 from specjax.topology import causal
 from specjax.types import RUNNING, Engine
@@ -90,6 +91,25 @@ def test_stages_remember_the_hidden_state_before_the_last_token(name):
     np.testing.assert_allclose(result.state.drafter, last, atol=1e-4)
 
 
+@pytest.mark.parametrize("chunk", [4, 16])
+def test_observe_leaves_the_suffix_index_where_one_long_read_would(chunk):
+    """6 for suffix decoding: the same nodes in the same places, whatever was drafted."""
+    result = h.run(h.CHAINS["suffix"], h.random_rows(4, seed=31), chunk=chunk, lean=True)
+    text, index = result.state.text, result.state.drafter
+    empty = suffix_index.empty(4, 8, h.CAPACITY)
+    fresh = jax.jit(suffix_index.extend)(empty, text.tokens, text.lengths)
+    jax.tree.map(np.testing.assert_array_equal, index, fresh)
+    seen = h.decode.Observation(
+        tokens=jnp.zeros((4, 3), jnp.int32),
+        hidden=jnp.zeros((4, 3, 32)),
+        taps=jnp.zeros((4, 3, 0, 32)),
+        start=jnp.maximum(text.lengths - 2, 0),
+        count=jnp.ones(4, jnp.int32),
+    )
+    again = h.CHAINS["suffix"].observe(None, index, text, seen, h.CAPACITY)
+    jax.tree.map(np.testing.assert_array_equal, again, fresh)
+
+
 def test_observing_twice_changes_nothing():
     """6: observe sets its length from what it is told, so it is idempotent."""
     rows = h.random_rows(4, seed=32)
@@ -123,7 +143,7 @@ def test_one_trace_per_engine_and_shape():
         assert traces == before
 
 
-@pytest.mark.parametrize("name", ["ngram", "draft_model greedy", "eagle", "medusa", "bush"])
+@pytest.mark.parametrize("name", ["ngram", "suffix", "draft_model greedy", "eagle", "bush"])
 def test_every_token_is_counted_once(name):
     """10: rows + rounds + accepted - emitted = tokens cut off, 0 to K per row."""
     rows = [row._replace(stop_ids=(3, 7)) for row in h.random_rows(4, seed=51)]
@@ -149,7 +169,7 @@ def test_every_token_is_counted_once(name):
     assert emitted.tolist() == [len(tokens) for tokens in result.tokens]
 
 
-@pytest.mark.parametrize("name", ["ngram", "draft_model coupled", "eagle3", "bush"])
+@pytest.mark.parametrize("name", ["ngram", "suffix", "draft_model coupled", "eagle3", "bush"])
 def test_every_record_has_the_shapes_it_declares(name):
     """B, T, N, K and the rest mean the same in every type that meets in a round."""
     rows = h.random_rows(4, seed=51)

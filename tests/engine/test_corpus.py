@@ -1,0 +1,98 @@
+"""The responses suffix decoding shares: first in first out, and nobody's prompt."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import LLM, SamplingParams, cache
+from specjax.drafters import suffix_index
+from specjax.engine.corpus import Corpus
+from specjax.types import Engine
+from specjax.verify.walk import walk
+from tests.laws import harness as h
+
+SUFFIX = {"method": "suffix", "num_speculative_tokens": 4, "suffix_decoding_max_tree_depth": 6}
+
+
+def occurs(index, tokens) -> bool:
+    """Say whether a string was ever indexed."""
+    context = jnp.asarray([tokens], jnp.int32)
+    return bool(suffix_index.match(index, context)[0, -1] != suffix_index.NONE)
+
+
+def test_responses_grow_side_by_side_and_the_oldest_go_first():
+    corpus = Corpus(max_tree_depth=4, max_requests=2)
+    first, second = corpus.start(), corpus.start()
+    corpus.extend(first, [1, 2])
+    corpus.extend(second, [7, 8])
+    corpus.extend(first, [3, 4])
+    corpus.extend(second, [9])
+    assert occurs(corpus.index, [1, 2, 3, 4])
+    assert occurs(corpus.index, [7, 8, 9])
+    assert not occurs(corpus.index, [2, 7])
+    third = corpus.start()
+    corpus.extend(first, [5])  # evicted while it runs: no longer learned from
+    corpus.extend(second, [6])
+    corpus.extend(third, [5])
+    assert not occurs(corpus.index, [1])
+    assert not occurs(corpus.index, [9, 5])
+    assert occurs(corpus.index, [7, 8, 9, 6])
+    assert corpus.num_tokens == 5
+
+
+def test_a_full_corpus_forgets_the_oldest_and_stays_within_its_capacity():
+    corpus = Corpus(max_tree_depth=3, max_requests=100, capacity=64)
+    for number in range(30):
+        name = corpus.start()
+        corpus.extend(name, [number, number + 100, number + 200])
+        corpus.finish(name)
+        assert corpus.num_tokens <= 64
+        assert int(corpus.index.size[0]) == corpus.num_tokens
+        assert occurs(corpus.index, [number, number + 100, number + 200])
+    assert not occurs(corpus.index, [0])
+    assert len(corpus.responses) >= 64 // 4
+    assert not corpus.growing
+
+
+@pytest.fixture(scope="module")
+def llm(pair):
+    return LLM(pair.target, speculative_config=SUFFIX, max_num_seqs=2)
+
+
+def test_only_outputs_are_shared_and_the_text_is_plain_text(llm, pair):
+    prompts = [{"prompt_token_ids": list(range(50 + i, 70 + i))} for i in range(3)]
+    params = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
+    plain = LLM(pair.target).generate(prompts, params)
+    texts = [one.outputs[0].token_ids for one in plain]
+    for _ in range(2):  # the second time everything was said before
+        drafted = llm.generate(prompts, params)
+        assert [one.outputs[0].token_ids for one in drafted] == texts
+    said = {tuple(tokens) for tokens in llm.corpus.responses.values()}
+    assert said == {tuple(tokens) for tokens in texts}
+    assert not occurs(llm.corpus.index, [53, 54, 55])
+    assert llm.counters.num_accepted_tokens > 0
+
+
+def test_no_cached_requests_means_nothing_is_shared(pair):
+    alone = LLM(
+        pair.target, speculative_config={**SUFFIX, "suffix_decoding_max_cached_requests": 0}
+    )
+    assert alone.corpus is None
+    assert alone.params.draft is None
+
+
+def test_a_slot_taken_over_keeps_nothing_of_the_request_before():
+    """The index of a row that joins replaces that of the row that left, to the last entry."""
+    engine = Engine(h.TARGET, h.CHAINS["suffix"], walk, h.CAPACITY)
+    rows = h.random_rows(3, seed=5, plain=True)
+    batch = h.run(h.CHAINS["suffix"], rows[:2], lean=True).state
+    new = h.init_state(engine, h.weights(), *h.pack(rows[2:], lean=True))
+    for start in range(0, 40, 16):
+        new, _, _ = h.prefill(engine, h.weights(), new, start, 16)
+    joined = cache.admit(batch, jnp.asarray(1), new)
+    jax.tree.map(
+        lambda all_rows, one: np.testing.assert_array_equal(all_rows[1], one[0]),
+        joined.drafter,
+        new.drafter,
+    )
