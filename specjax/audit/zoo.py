@@ -19,6 +19,7 @@ from specjax.audit.request import Request, plain_law, plain_request
 from specjax.topology import ancestors
 from specjax.types import Rule
 from specjax.verify.block import block
+from specjax.verify.laws import on_laws
 from specjax.verify.noise import by_round, by_token, race
 from specjax.verify.rejection import drafted, recover, reject, rejection, settle
 from specjax.verify.rejection_tree import rejection_tree
@@ -89,15 +90,6 @@ def demanding_request(
         penalties = s.Penalties(none + 1.0, none, none + frequency_penalty)
         sampling = sampling._replace(penalties=penalties)
     return Request(np.random.default_rng(0).normal(size=shape), text, sampling)
-
-
-def on_laws(kernel: Callable, address: Callable = by_token) -> Rule:
-    """Make a rule of a kernel (noise, draft, target's law, depth) -> Verdict."""
-
-    def verify(noise, draft, logits, text, sampling, depth):
-        return kernel(noise, draft, s.warp(logits, draft, text, sampling), depth)
-
-    return Rule(address, verify)
 
 
 def draft_ignores_temperature() -> Specimen:

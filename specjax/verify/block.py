@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from specjax import sampling as s
-from specjax.types import Draft, Rule, Text, Verdict
+from specjax.types import Draft, Verdict
+from specjax.verify.laws import on_laws
 from specjax.verify.noise import Noise, by_round
 from specjax.verify.rejection import law_after, recover
 from specjax.verify.verdict import emit_chain
@@ -21,20 +21,11 @@ from specjax.verify.verdict import emit_chain
 LEAST = 2.0**-126  # stands for q(d) = 0, which no drawn token has
 
 
-def verify(
-    noise: Noise,
-    draft: Draft,
-    logits: Float[Array, "B N V"],
-    text: Text,
-    sampling: s.Sampling,
-    depth: int,
-) -> Verdict:
-    """Accept the longest prefix i with u_i * (S_i + 1 - P_i) < S_i."""
-    return accept_block(noise, draft, s.warp(logits, draft, text, sampling), depth)
-
-
 def accept_block(noise: Noise, draft: Draft, target: Float[Array, "B N V"], depth: int) -> Verdict:
-    """Apply the rule to probabilities: ``target`` [B, N, V] is p after each node."""
+    """Accept the longest prefix i with u_i * (S_i + 1 - P_i) < S_i.
+
+    ``target`` is p after each node.
+    """
     worth, surplus = weigh(draft, target)
     accepted = noise.accept * (surplus + 1.0 - worth) < surplus
     index = jnp.arange(depth + 1)[None]
@@ -68,4 +59,4 @@ def weigh(
     return worth.T, surplus.T
 
 
-block = Rule(by_round, verify)
+block = on_laws(accept_block, by_round)

@@ -9,26 +9,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from specjax import sampling as s
-from specjax.types import Draft, Rule, Text, Verdict
-from specjax.verify.noise import Noise, by_token, race
+from specjax.types import Draft, Verdict
+from specjax.verify.laws import on_laws
+from specjax.verify.noise import Noise, race
 from specjax.verify.verdict import emit_chain
 
 
-def verify(
-    noise: Noise,
-    draft: Draft,
-    logits: Float[Array, "B N V"],
-    text: Text,
-    sampling: s.Sampling,
-    depth: int,
-) -> Verdict:
-    """Accept while u * q(d) < p(d); then recover from the residual, or draw the bonus."""
-    return reject(noise, draft, s.warp(logits, draft, text, sampling), depth)
-
-
 def reject(noise: Noise, draft: Draft, target: Float[Array, "B N V"], depth: int) -> Verdict:
-    """Apply the rule to probabilities: ``target`` [B, N, V] is p after each node."""
+    """Accept while u * q(d) < p(d); then recover from the residual, or draw the bonus.
+
+    ``target`` is p after each node.
+    """
     p, q = drafted(draft, target)
     return settle(noise.accept[:, 1:] * q < p, noise, draft, target)
 
@@ -86,4 +77,4 @@ def law_at(draft: Draft, node: Int[Array, "B"], vocab_size: int) -> Float[Array,
     return jnp.take_along_axis(draft.probs, node[:, None, None], axis=1)[:, 0]
 
 
-rejection = Rule(by_token, verify)
+rejection = on_laws(reject)

@@ -12,29 +12,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from specjax import sampling as s
-from specjax.types import Draft, Rule, Text, Verdict
+from specjax.types import Draft, Verdict
+from specjax.verify.laws import on_laws
 from specjax.verify.noise import Noise, by_round, race
 from specjax.verify.rejection import law_at
 from specjax.verify.verdict import emit
 
 
-def verify(
-    noise: Noise,
-    draft: Draft,
-    logits: Float[Array, "B N V"],
-    text: Text,
-    sampling: s.Sampling,
-    depth: int,
-) -> Verdict:
-    """Accept a sibling if u * q(d) < p(d), p being what its elder siblings have left."""
-    return descend(noise, draft, s.warp(logits, draft, text, sampling), depth)
-
-
 def descend(noise: Noise, draft: Draft, target: Float[Array, "B N V"], depth: int) -> Verdict:
-    """Visit the nodes in order: parents come before children and elder siblings before younger.
+    """Accept a sibling if u * q(d) < p(d), p being what its elder siblings have left.
 
-    So one pass suffices: a node that is no child of the last accepted one is passed over.
+    Parents come before children and elder siblings before younger, so one pass suffices: a node
+    that is no child of the last accepted one is passed over.
     What is left of p is kept as ``rest`` with its ``mass`` beside it, not divided by it.
     """
     batch_size, nodes, vocab_size = target.shape
@@ -65,4 +54,4 @@ def descend(noise: Noise, draft: Draft, target: Float[Array, "B N V"], depth: in
     return emit(draft, path, count, race(rest, noise, here))
 
 
-rejection_tree = Rule(by_round, verify)
+rejection_tree = on_laws(descend, by_round)

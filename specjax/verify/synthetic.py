@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 
 from specjax import sampling as s
 from specjax.types import Draft, Rule, Text, Verdict
+from specjax.verify.laws import on_laws
 from specjax.verify.noise import Noise, by_token
 from specjax.verify.rejection import settle
 
@@ -25,19 +26,11 @@ def synthetic(rates: tuple[float, ...]) -> Rule:
         hot = sampling._replace(temperature=jnp.ones_like(sampling.temperature))
         return by_token(keys, text, draft, hot, vocab_size)  # greedy rows need it too
 
-    def verify(
-        noise: Noise,
-        draft: Draft,
-        logits: Float[Array, "B N V"],
-        text: Text,
-        sampling: s.Sampling,
-        depth: int,
-    ) -> Verdict:
-        target = s.warp(logits, draft, text, sampling)
+    def kernel(noise: Noise, draft: Draft, target: Float[Array, "B N V"], depth: int) -> Verdict:
         rate = jnp.asarray(rates[:depth], jnp.float32)[None]
         return settle(noise.accept[:, 1:] < rate, noise, draft, target)
 
-    return Rule(address, verify)
+    return on_laws(kernel, address)
 
 
 def to_conditional(unconditional: Sequence[float]) -> tuple[float, ...]:

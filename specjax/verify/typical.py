@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from specjax import sampling as s
 from specjax.topology import ancestors, depths
-from specjax.types import Draft, Rule, Text, Verdict
-from specjax.verify.noise import Noise, by_token, race
+from specjax.types import Draft, Rule, Verdict
+from specjax.verify.laws import on_laws
+from specjax.verify.noise import Noise, race
 from specjax.verify.verdict import emit
 
 
@@ -24,15 +24,7 @@ from specjax.verify.verdict import emit
 def typical(posterior_threshold: float = 0.09, posterior_alpha: float = 0.3) -> Rule:
     """Build the rule for Medusa's epsilon and delta."""
 
-    def verify(
-        noise: Noise,
-        draft: Draft,
-        logits: Float[Array, "B N V"],
-        text: Text,
-        sampling: s.Sampling,
-        depth: int,
-    ) -> Verdict:
-        target = s.warp(logits, draft, text, sampling)
+    def kernel(noise: Noise, draft: Draft, target: Float[Array, "B N V"], depth: int) -> Verdict:
         entropy = jax.scipy.special.entr(target).sum(axis=-1)
         asked = jnp.minimum(posterior_threshold, posterior_alpha * jnp.exp(-entropy))
         rows = jnp.arange(target.shape[0])[:, None]
@@ -40,7 +32,7 @@ def typical(posterior_threshold: float = 0.09, posterior_alpha: float = 0.3) -> 
         likely = p_token > jnp.take_along_axis(asked, draft.parents, axis=1)
         return accept_deepest(noise, draft, likely, target, depth)
 
-    return Rule(by_token, verify)
+    return on_laws(kernel)
 
 
 def accept_deepest(

@@ -10,14 +10,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from specjax import sampling as s
-from specjax.topology import ancestors, depths
 from specjax.types import Draft, Rule, Text, Verdict
+from specjax.verify.noise import decides
 
 
 def address(keys, text: Text, draft: Draft, sampling: s.Sampling, vocab_size: int):
     """Draw the noise of the token each node decides: siblings' children share theirs."""
-    positions = text.lengths[:, None] + depths(ancestors(draft.parents))
-    return s.gumbel(keys, positions, s.CHOOSE, sampling, vocab_size)
+    return s.gumbel(keys, decides(text, draft), s.CHOOSE, sampling, vocab_size)
 
 
 def verify(

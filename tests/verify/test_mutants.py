@@ -72,6 +72,7 @@ def looks(nest: Nest):
     synthetic = get["synthetic"]["synthetic"]((0.5, 0.25))
     return {
         "noise": [addresses(nest)],
+        "laws": [lambda n: law(nest, n, rejection)],
         "verdict": [lambda n: law(nest, n, rejection)],
         "walk": [lambda n: law(nest, n, walk)],
         "rejection": [
