@@ -18,7 +18,7 @@ from specjax.drafters.translated import Bilingual, Dictionary, translated
 from specjax.engine.corpus import Corpus
 from specjax.engine.device import shard
 from specjax.engine.rule_options import LOSSY
-from specjax.engine.speculative import SpeculativeConfig
+from specjax.engine.speculative import MODEL_FREE, SpeculativeConfig
 from specjax.engine.tokenizer import Tokenizer, load_tokenizer
 from specjax.engine.vocabulary import Vocabulary, check_same, find_shared
 from specjax.models.build import HeadConfig, build_feature_head, build_stages, build_target
@@ -175,7 +175,7 @@ def choose_rule(config: SpeculativeConfig, drafter: Drafter) -> Rule:
         return synthetic(to_conditional(config.synthetic_acceptance_rates or ()))
     if method == "block":
         return block
-    if config.method not in ("ngram", "suffix") and config.draft_sample_method == "probabilistic":
+    if config.method not in MODEL_FREE and config.draft_sample_method == "probabilistic":
         return rejection if is_chain else rejection_tree
     return walk
 

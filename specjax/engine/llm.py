@@ -27,7 +27,7 @@ from specjax.engine.progress import bar
 from specjax.engine.recorder import Recorder
 from specjax.engine.report import Sample, request_output, steps
 from specjax.engine.rows import Request
-from specjax.engine.speculative import SpeculativeConfig
+from specjax.engine.speculative import MODEL_FREE, SpeculativeConfig
 from specjax.engine.tokenizer import load_generation_config, load_tokenizer
 from specjax.engine.transcript import Transcript
 from specjax.metrics import Counter, SpecDecodeCounters, Vector
@@ -236,7 +236,7 @@ class LLM:
                 f"{target.config.vocab_size}: they do not belong together."
             )
         config = self.speculative_config
-        if config is None or config.method == "ngram":
+        if config is None or config.method in MODEL_FREE:
             return target, None
         if config.method != "draft_model":
             return target, describe_head(target, config)

@@ -14,7 +14,8 @@ from specjax.engine.rule_options import RULES, posterior, synthetic_rates
 from specjax.files import read_json_object
 
 HEADS = ("eagle", "eagle3", "mtp", "medusa", "mlp_speculator")
-METHODS = ("ngram", "suffix", "draft_model", *HEADS)
+MODEL_FREE = ("ngram", "suffix")
+METHODS = (*MODEL_FREE, "draft_model", *HEADS)
 LATER_METHODS = (  # known by name, refused in this version
     "extract_hidden_states", "custom_class", "ngram_gpu",
 )  # fmt: skip

@@ -77,7 +77,7 @@ def test_temperature_zero_is_the_same_kernel(law):
             jnp.asarray(rng.random((B, K + 1)), jnp.float32),
             jnp.asarray(rng.exponential(size=(B, K + 1, V)), jnp.float32),
         )
-        verdict = rejection.verify(noise, draft, logits, text, sampling, K)
+        verdict = rejection.rejection.verify(noise, draft, logits, text, sampling, K)
         assert emitted(verdict) == emitted(follow(draft, choice, K))
 
 
@@ -161,7 +161,7 @@ def test_rejection_never_emits_an_impossible_token_at_a_real_vocabulary_size():
     draft = Draft(one, one * 0, one == 1, None)
     text = Text(one, *(jnp.full(rows, n, jnp.int32) for n in (1, 1, 99, 0)))
     sampling = s.Sampling(jnp.ones(rows), jnp.zeros(rows, jnp.int32), one * vocab)
-    verify = jax.jit(rejection.verify, static_argnums=5)
+    verify = jax.jit(rejection.rejection.verify, static_argnums=5)
     for seed in range(4):
         keys = jax.vmap(jax.random.fold_in, (None, 0))(s.row_key(seed), jnp.arange(rows))
         noise = rejection.rejection.address(keys, text, draft, sampling, vocab)
