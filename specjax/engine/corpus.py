@@ -12,7 +12,7 @@ import numpy as np
 
 from specjax.drafters import suffix_index
 from specjax.drafters.suffix_index import Index
-from specjax.engine.loop import Progress
+from specjax.engine.rounds import Progress
 from specjax.engine.rows import bucket
 
 CAPACITY = 1 << 16  # tokens; 40 bytes x max_tree_depth each
