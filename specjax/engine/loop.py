@@ -141,7 +141,7 @@ class Loop:
         live, plan = self.scheduler.live, self.plan
         self._shrink()
         assert self.state is not None
-        engine = self.decoder(len(live), self._window())
+        engine = self.decoder(len(live), self._window(), self.level)
         most = min(max_rounds or plan.history, plan.history)
         self.state, infos, rounds = generate(
             engine, self.params, self.state, most, self._fewest(), plan.history
@@ -165,10 +165,19 @@ class Loop:
             num_prompt_logprobs=self.plan.num_prompt_logprobs if scored else None,
         )
 
-    def decoder(self, num_running: int, window: int) -> Engine:
+    def decoder(self, num_running: int, window: int, level: Level) -> Engine:
         """Return what runs rounds of so many rows."""
-        engine = self.schedule[min(num_running, len(self.schedule)) - 1]
-        return engine._replace(window=window, num_logprobs=self.level.num_logprobs)
+        engine = self._engine_for(num_running)
+        return engine._replace(window=window, num_logprobs=level.num_logprobs)
+
+    def _engine_for(self, num_running: int) -> Engine:
+        """Return who drafts how much.
+
+        The rows of a batch that is about to shrink count as more than half of its slots: so few
+        engines meet each size.
+        """
+        counted = max(num_running, self.scheduler.smaller() + 1)
+        return self.schedule[min(counted, len(self.schedule)) - 1]
 
     def _window(self) -> int:
         """Choose what the live rows need to see."""
@@ -178,11 +187,11 @@ class Loop:
 
     def _fewest(self) -> int:
         """Return how many rows must run for the rounds to go on as they are."""
-        running, least = len(self.scheduler.live), self.scheduler.smaller() + 1
-        fewest = running
-        while not self.scheduler.waiting and fewest > 1 and fewest != least:
-            if self.decoder(fewest - 1, 0) != self.decoder(running, 0):
-                break
+        running, smaller = len(self.scheduler.live), self.scheduler.smaller()
+        if self.scheduler.waiting:
+            return running
+        fewest, least = running, smaller + 1 if running > smaller else 1
+        while fewest > least and self._engine_for(fewest - 1) == self._engine_for(running):
             fewest -= 1
         return fewest
 

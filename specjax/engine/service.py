@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from specjax.engine import intake
@@ -12,7 +12,7 @@ from specjax.engine.llm import LLM
 from specjax.engine.loop import Loop
 from specjax.engine.params import SamplingParams
 from specjax.engine.plan import served
-from specjax.engine.report import Sample, steps
+from specjax.engine.report import Sample
 from specjax.engine.rounds import Progress
 from specjax.engine.rows import NOBODY, Request, layout
 from specjax.engine.scheduler import Full, Scheduler
@@ -183,41 +183,49 @@ class Service:
     def _serve(self) -> None:
         """Run the loop until the service is closed (the engine's thread)."""
         try:
-            while True:
-                with self._news:
-                    while not (self._aborted or len(self._scheduler) or self._closing):
-                        self._news.wait()
-                    aborted, self._aborted = self._aborted, []
-                    for progress in aborted:
-                        if progress in self._jobs:
-                            self._loop.abort(progress)
-                            self._deliver(progress)
-                    starting = self._scheduler.next()
-                    if starting is None and not self._scheduler.live:
-                        if self._closing:
-                            return
-                        continue
-                if starting is not None and (job := self._jobs[starting]).ticket.times.started is None:
-                    job.ticket.times.started = time.perf_counter()
+            while self._prepare():
                 for progress in self._loop.step():
                     self._deliver(progress)
         finally:
-            self._end()
+            with self._news:
+                self._dead, left = True, self._jobs
+                self._jobs = {}
+            for job in left.values():
+                job.ticket.fail("the engine has stopped")
+
+    def _prepare(self) -> bool:
+        """Wait for work and let go of what was aborted; say whether there is a step to run."""
+        with self._news:
+            while True:
+                while not (self._aborted or len(self._scheduler) or self._closing):
+                    self._news.wait()
+                aborted, self._aborted = self._aborted, []
+                for progress in aborted:
+                    if progress in self._jobs:
+                        self._loop.abort(progress)
+                        self._deliver(progress)
+                starting = self._scheduler.next()
+                if starting is not None:
+                    times = self._jobs[starting].ticket.times
+                    times.started = times.started or time.perf_counter()
+                if len(self._scheduler) or self._closing:
+                    return len(self._scheduler) > 0
 
     def _watch(self, progress: Progress) -> int | None:
         return self._jobs[progress].transcript.follow(progress)
 
     def _deliver(self, progress: Progress) -> None:
         """Hand on what is new about a sample, and count it."""
-        job = self._jobs[progress]
-        before = job.ticket.times.first_token, len(progress.tokens)
-        job.ticket.tell(Sample(progress, job.transcript))
-        ...
-
-    def _end(self) -> None:
-        """Leave nobody waiting."""
+        job, is_first = self._jobs[progress], not progress.rounds[1:]
+        fresh = job.ticket.tell(Sample(progress, job.transcript))
         with self._news:
-            self._dead = True
-            left, self._jobs = self._jobs, {}
-        for job in left.values():
-            job.ticket.fail("the engine has stopped")
+            self._num_generation_tokens += sum(len(one.tokens) for one in fresh)
+            if is_first:
+                self._num_prompt_tokens += len(progress.request.prompt) if fresh else 0
+                fresh = fresh[1:]
+            self._counters = self._counters.add(
+                [len(one.drafted) for one in fresh], [one.num_accepted for one in fresh]
+            )
+            if progress.finish_reason is not None:
+                self._num_finished[progress.finish_reason] += 1
+                del self._jobs[progress]

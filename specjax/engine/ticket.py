@@ -10,7 +10,7 @@ from typing import NamedTuple
 from specjax.engine.outputs import CompletionOutput, Logprob
 from specjax.engine.params import SamplingParams
 from specjax.engine.report import Sample, completion, logprobs
-from specjax.engine.rounds import FinishReason, Progress
+from specjax.engine.rounds import FinishReason, Progress, Round
 from specjax.engine.tokenizer import Tokenizer
 
 
@@ -62,31 +62,30 @@ class Ticket:
         self._abort = abort
         self._sample: Sample | None = None  # set when finished
         self._error: str | None = None
-        self._num_told = 0  # tokens, and characters, that are in a delta
-        self._num_shown = 0
+        self._num_rounds = self._num_shown = 0  # rounds and characters that are in a delta
         self._lock = threading.Lock()
         self._pending: Delta | None = None
         self._reader: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
 
-    def tell(self, sample: Sample) -> None:
-        """Take what is new (on the engine's thread)."""
+    def tell(self, sample: Sample) -> list[Round]:
+        """Take what is new (on the engine's thread) and return its rounds."""
         progress, transcript = sample
-        now, new = time.perf_counter(), progress.tokens[self._num_told :]
-        if new and self.times.first_token is None:
+        now, fresh = time.perf_counter(), progress.rounds[self._num_rounds :]
+        tokens = [token for one in fresh for token in one.tokens]
+        text, said = transcript.text[self._num_shown :], None
+        if tokens and self.times.first_token is None:
             self.times.first_token = now
-        text = transcript.text[self._num_shown :]
-        wanted, said = self.params.logprobs, None
-        if wanted is not None:
-            scored = [token for one in progress.rounds for token in one.logprobs]
-            said = logprobs(scored[self._num_told :], wanted, self._tokenizer)
-        self._num_told, self._num_shown = len(progress.tokens), len(transcript.text)
-        delta = Delta(text, new, said, progress.finish_reason, transcript.stop_reason)
+        if self.params.logprobs is not None:
+            scored = [token for one in fresh for token in one.logprobs]
+            said = logprobs(scored, self.params.logprobs, self._tokenizer)
+        self._num_rounds, self._num_shown = len(progress.rounds), len(transcript.text)
         if progress.finish_reason is not None:
             self.times.finished, self._sample = now, sample
         if progress.finish_reason == "error":
             self.fail("the model's output was not finite")
-        else:
-            self._put(delta)
+        elif tokens or text or progress.finish_reason is not None:
+            self._put(Delta(text, tokens, said, progress.finish_reason, transcript.stop_reason))
+        return fresh
 
     def fail(self, why: str) -> None:
         """Say that the sample will not be completed."""
@@ -146,11 +145,8 @@ class Ticket:
 
 def merge(first: Delta, second: Delta) -> Delta:
     """Join two deltas that nobody has read."""
-    both = first.logprobs is not None and second.logprobs is not None
-    return Delta(
-        first.text + second.text,
-        first.token_ids + second.token_ids,
-        [*first.logprobs, *second.logprobs] if both else first.logprobs or second.logprobs,  # pyright: ignore
-        second.finish_reason,
-        second.stop_reason,
+    return second._replace(
+        text=first.text + second.text,
+        token_ids=first.token_ids + second.token_ids,
+        logprobs=None if first.logprobs is None else first.logprobs + (second.logprobs or []),
     )
