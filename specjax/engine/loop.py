@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from specjax import cache, decode
 from specjax.engine import rows
@@ -19,7 +19,7 @@ from specjax.engine.rounds import Progress
 from specjax.engine.rows import Request
 from specjax.engine.scheduler import Scheduler
 from specjax.sampling import Sampling
-from specjax.types import Engine, Params, State
+from specjax.types import Engine, Params, State, Text
 
 WORTH = 32  # tokens: for fewer to come no batch is made smaller
 
@@ -87,7 +87,11 @@ class Loop:
     ):
         self.engine, self.params, self.plan = engine, params, plan
         self.schedule = tuple(schedule) or (engine,)
-        self.scheduler = scheduler or Scheduler(plan.sizes)
+        self.scheduler = Scheduler(plan.sizes) if scheduler is None else scheduler
+        where = jax.tree.leaves(params.target)[0].sharding
+        if isinstance(where, NamedSharding):
+            where = NamedSharding(where.mesh, PartitionSpec())
+        self._where = where
         self.state: State | None = None
         self.level = plan.levels[0]
         self._watch, self._learn, self._alternate = watch, learn, alternate
@@ -113,8 +117,8 @@ class Loop:
         """Read the next chunk of a prompt; with the last one comes the first token."""
         request, plan = progress.request, self.plan
         if self._row is None:
-            start = rows.row(request, plan.reading.layout, plan.capacity)
-            self._row, self._num_read = init_state(self.engine, self.params, *start), 0
+            self._row = self.begin(*rows.row(request, plan.reading.layout, plan.capacity))
+            self._num_read = 0
         scored = request.params.prompt_logprobs is not None
         start, length = self._num_read, len(request.prompt)
         chunk = next_chunk(length - start, plan.scored_chunks if scored else plan.chunks)
@@ -156,6 +160,19 @@ class Loop:
             progress.settle(int(text.reason[slot]))
             self._note(progress)
         return [progress for _, progress in grown]
+
+    def begin(self, text: Text, sampling: Sampling, keys: jax.Array) -> State:
+        """Allocate a state, placed like all that follow from it: else it compiles anew."""
+        return jax.device_put(
+            init_state(self.engine, self.params, text, sampling, keys), self._where
+        )
+
+    def stack(self, requests: Sequence[Request], level: Level) -> Sampling:
+        """Lay the sampling parameters of a batch out, one row for each request."""
+        each = [jax.device_get(rows.sampling_row(request, level.layout)) for request in requests]
+        return jax.device_put(
+            jax.tree.map(lambda *leaves: np.concatenate(leaves), *each), self._where
+        )
 
     def reader(self, window: int, scored: bool) -> Engine:
         """Return what reads prompts."""
@@ -222,11 +239,11 @@ class Loop:
         )
         if self.state is None:
             nobody = idle(scheduler.num_slots, self.level.layout, plan.capacity)
-            self.state = init_state(self.engine, self.params, *nobody)
+            self.state = self.begin(*nobody)
         if len(scheduler.live) == scheduler.num_slots:
             self._resize(scheduler.larger())
         if self.level != plan.reading:
-            row = row._replace(sampling=rows.sampling_row(progress.request, self.level.layout))
+            row = row._replace(sampling=self.stack([progress.request], self.level))
         self.state = admit(self.state, scheduler.place(), row)
 
     def _lay_out(self, level: Level) -> None:
@@ -240,7 +257,7 @@ class Loop:
                 live[slot].request if slot in live else nobody
                 for slot in range(self.scheduler.num_slots)
             ]
-            self.state = self.state._replace(sampling=stack(asked, level.layout))
+            self.state = self.state._replace(sampling=self.stack(asked, level))
 
     def _shrink(self) -> None:
         """Make the batch smaller if it has been too large for long, and will be."""
@@ -257,9 +274,3 @@ class Loop:
         slots = np.zeros(size, np.int32)
         slots[: len(kept)] = kept
         self.state, self._calm = select(self.state, slots, len(kept)), 0
-
-
-def stack(requests: Sequence[Request], layout: rows.Layout) -> Sampling:
-    """Lay the sampling parameters of a batch out, one row for each request."""
-    all_rows = [jax.device_get(rows.sampling_row(request, layout)) for request in requests]
-    return jax.tree.map(lambda *leaves: jnp.asarray(np.concatenate(leaves)), *all_rows)

@@ -12,7 +12,7 @@ import numpy as np
 from specjax.engine import loop as programs
 from specjax.engine import rows
 from specjax.engine.corpus import Corpus
-from specjax.engine.loop import Loop, stack
+from specjax.engine.loop import Loop
 from specjax.engine.plan import Level, Plan, next_chunk
 from specjax.engine.rows import NOBODY
 from specjax.types import IDLE, State
@@ -72,15 +72,15 @@ def rounds(loop: Loop, level: Level) -> Iterator[Work]:
         nonlocal state
         if state is None:
             nobody = programs.idle(size, level.layout, plan.capacity)
-            state = programs.init_state(loop.engine, loop.params, *nobody)
+            state = loop.begin(*nobody)
         else:
             smaller = state
             state = programs.select(smaller, np.zeros(size, np.int32), 0)
             programs.select(state, np.zeros(smaller.text.reason.shape[0], np.int32), 0)
         row = new_row(loop)
-        row = row._replace(sampling=rows.sampling_row(NOBODY, level.layout))
+        row = row._replace(sampling=loop.stack([NOBODY], level))
         state = programs.leave(programs.admit(state, 0, row), 0)
-        state = state._replace(sampling=stack([NOBODY] * size, level.layout))
+        state = state._replace(sampling=loop.stack([NOBODY] * size, level))
         return state
 
     def run(engine):
@@ -100,4 +100,4 @@ def new_row(loop: Loop) -> State:
     """Return an idle row, as prompts are read into."""
     text, sampling, keys = rows.row(NOBODY, loop.plan.reading.layout, loop.plan.capacity)
     text = text._replace(reason=jnp.asarray(np.full(1, IDLE, np.int32)))
-    return programs.init_state(loop.engine, loop.params, text, sampling, keys)
+    return loop.begin(text, sampling, keys)
