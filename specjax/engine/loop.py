@@ -116,41 +116,40 @@ class Loop:
     def _read(self, progress: Progress) -> list[Progress]:
         """Read the next chunk of a prompt; with the last one comes the first token."""
         request, plan = progress.request, self.plan
-        if self._row is None:
-            self._row = self.begin(*rows.row(request, plan.reading.layout, plan.capacity))
-            self._num_read = 0
-        scored = request.params.prompt_logprobs is not None
-        start, length = self._num_read, len(request.prompt)
+        row, start = self._row, self._num_read
+        if row is None:
+            row, start = self.begin(*rows.row(request, plan.reading.layout, plan.capacity)), 0
+        scored, length = request.params.prompt_logprobs is not None, len(request.prompt)
         chunk = next_chunk(length - start, plan.scored_chunks if scored else plan.chunks)
         engine = self.reader(plan.window(start + chunk + 1), scored)
-        self._row, info, prompt = prefill(engine, self.params, self._row, start, chunk)
-        self._num_read += chunk
+        row, info, prompt = prefill(engine, self.params, row, start, chunk)
         if prompt is not None:
             ids, values, ranks = jax.device_get(prompt)
             real = min(chunk, length - 1 - start)
             progress.prompt_logprobs += list(zip(ids[0], values[0], ranks[0], strict=True))[:real]
-        if self._num_read < length:
+        self._row, self._num_read = row, start + chunk
+        if start + chunk < length:
             return []
-        row, self._row = self._row, None
         text, info = jax.device_get((row.text, info))
         progress.extend(text.tokens[0], jax.tree.map(lambda x: x[None], info), 0, 1)
         progress.settle(int(text.reason[0]))
         self._note(progress)
+        self._row = None
         if progress.finish_reason is None:
-            self._admit(row)
+            self._admit(progress, row)
         return [progress]
 
     def _run(self, max_rounds: int | None) -> list[Progress]:
         """Run rounds for all live rows."""
         live, plan = self.scheduler.live, self.plan
         self._shrink()
-        assert self.state is not None
         engine = self.decoder(len(live), self._window(), self.level)
         most = min(max_rounds or plan.history, plan.history)
-        self.state, infos, rounds = generate(
+        state, infos, rounds = generate(
             engine, self.params, self.state, most, self._fewest(), plan.history
         )
-        text, infos, rounds = jax.device_get((self.state.text, infos, rounds))
+        self.state = state
+        text, infos, rounds = jax.device_get((state.text, infos, rounds))
         if rounds == 0:
             raise RuntimeError(f"no progress in a window of {engine.window}: {plan.capacity=}")
         self._calm += int(rounds)
@@ -229,11 +228,9 @@ class Loop:
             self.state = leave(self.state, slot)
             self._lay_out(self.plan.level([one.request for one in self.scheduler.live.values()]))
 
-    def _admit(self, row: State) -> None:
+    def _admit(self, progress: Progress, row: State) -> None:
         """Give the request that has been read a slot, in a batch that is large enough."""
         scheduler, plan = self.scheduler, self.plan
-        progress = scheduler.reading
-        assert progress is not None
         self._lay_out(
             plan.level([progress.request, *(one.request for one in scheduler.live.values())])
         )
