@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
 
 from specjax import cache, decode
 from specjax.engine import rows
@@ -89,9 +88,7 @@ class Loop:
         self.schedule = tuple(schedule) or (engine,)
         self.scheduler = Scheduler(plan.sizes) if scheduler is None else scheduler
         where = jax.tree.leaves(params.target)[0].sharding
-        if isinstance(where, NamedSharding):
-            where = NamedSharding(where.mesh, PartitionSpec())
-        self._where = where
+        self._where = where if where.num_devices == 1 else None  # several: XLA chooses
         self.state: State | None = None
         self.level = plan.levels[0]
         self._watch, self._learn, self._alternate = watch, learn, alternate
@@ -141,8 +138,8 @@ class Loop:
 
     def _run(self, max_rounds: int | None) -> list[Progress]:
         """Run rounds for all live rows."""
-        live, plan = self.scheduler.live, self.plan
         self._shrink()
+        live, plan = self.scheduler.live, self.plan
         engine = self.decoder(len(live), self._window(), self.level)
         most = min(max_rounds or plan.history, plan.history)
         state, infos, rounds = generate(
