@@ -1,0 +1,135 @@
+"""Hidden states on disk: one safetensors file per text, and a folder's manifest.
+
+A file holds what vLLM's ExampleHiddenStatesConnector saves: ``token_ids`` int64 [T] and
+``hidden_states`` [T, A, D], the residual stream after each of A layers, ascending (0: the
+embeddings; the number of layers: before the final norm), in the model's dtype.
+
+A folder's ``manifest.json`` is written first: it says which model and layers its files come
+from, and names every file it is to hold. A file that is there is whole.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ml_dtypes  # noqa: F401 (NumPy learns of bfloat16)
+import numpy as np
+from safetensors.numpy import load_file, save
+
+from specjax.config import ModelConfig
+from specjax.files import read_json_object, write_atomically, write_json
+
+MANIFEST, FORMAT = "manifest.json", "specjax hidden states 1"
+
+
+class HiddenStates(NamedTuple):
+    """One text and what the target computed at each of its T tokens."""
+
+    token_ids: np.ndarray  # int64 [T]
+    hidden_states: np.ndarray  # [T, A, D]
+
+
+class Origin(NamedTuple):
+    """What made the files of a folder; equal origins make equal files from equal texts."""
+
+    weights: str  # sha256 of config.json and the weights
+    dtype: str
+    layers: tuple[int, ...]
+    hidden_size: int
+
+
+class Manifest(NamedTuple):
+    """What a folder is to hold, in the order of the texts; equal texts share a file."""
+
+    origin: Origin
+    files: tuple[str, ...]
+
+
+def write_hidden_states(path: Path, token_ids: Sequence[int], hidden_states: np.ndarray) -> None:
+    """Write one text's file, whole or not at all."""
+    tensors = {
+        "token_ids": np.asarray(token_ids, np.int64),
+        "hidden_states": np.ascontiguousarray(hidden_states),
+    }
+    with write_atomically(path) as file:
+        file.write(save(tensors))
+
+
+def read_hidden_states(path: Path) -> HiddenStates:
+    """Read one text's file.
+
+    Raises ValueError if it is not one, or is damaged.
+    """
+    try:
+        tensors = load_file(path)
+        found = HiddenStates(tensors["token_ids"], tensors["hidden_states"])
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # safetensors has an exception of its own per version
+        raise ValueError(f"{path} is not a file of hidden states: {error!r}") from None
+    if found.token_ids.ndim != 1 or found.hidden_states.shape[:1] != found.token_ids.shape:
+        shapes = found.token_ids.shape, found.hidden_states.shape
+        raise ValueError(f"{path} is not a file of hidden states: shapes {shapes}")
+    return found
+
+
+def file_name(token_ids: Sequence[int]) -> str:
+    """Name a text's file by its tokens, whatever else the folder holds."""
+    data = np.asarray(token_ids, "<i8").tobytes()
+    return f"{hashlib.sha256(data).hexdigest()[:24]}.safetensors"
+
+
+def is_done(path: Path, token_ids: Sequence[int], origin: Origin) -> bool:
+    """Say whether a text's file is there.
+
+    Raises ValueError if it is there and holds something else.
+    """
+    if not path.exists():
+        return False
+    found = read_hidden_states(path)
+    shape = (len(token_ids), len(origin.layers), origin.hidden_size)
+    same = (
+        found.token_ids.tolist() == list(token_ids)
+        and found.hidden_states.shape == shape
+        and found.hidden_states.dtype.name == origin.dtype
+    )
+    if not same:
+        raise ValueError(
+            f"{path} holds {found.hidden_states.dtype.name} {found.hidden_states.shape} of another "
+            f"text or model than {origin.dtype} {shape}: remove it, or choose another folder."
+        )
+    return True
+
+
+def trace_origin(folder: Path, config: ModelConfig, layers: tuple[int, ...]) -> Origin:
+    """Describe a checkpoint by the content of its config.json and safetensors files."""
+    digest = hashlib.sha256()
+    for path in (folder / "config.json", *sorted(folder.glob("*.safetensors"))):
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return Origin(digest.hexdigest(), config.dtype, layers, config.hidden_size)
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Say what the folder is to hold, before it does."""
+    origin = manifest.origin._asdict()
+    write_json(folder / MANIFEST, {"format": FORMAT, "origin": origin, "files": manifest.files})
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read what a folder is to hold.
+
+    Raises ValueError if the folder has no manifest, or it is not one of ours.
+    """
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise ValueError(f"{folder} has no {MANIFEST}: it is no folder of `specjax extract`.")
+    raw: dict[str, Any] = read_json_object(path)
+    if raw.get("format") != FORMAT:
+        raise ValueError(f"{path}: the format is {raw.get('format')!r}, expected {FORMAT!r}.")
+    try:
+        origin = Origin(**raw["origin"])
+        return Manifest(origin._replace(layers=tuple(origin.layers)), tuple(raw["files"]))
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged: {error!r}") from None
