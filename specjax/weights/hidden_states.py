@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import ml_dtypes  # noqa: F401 (NumPy learns of bfloat16)
 import numpy as np
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
 from specjax.config import ModelConfig
 from specjax.files import read_json_object, write_atomically, write_json
+from specjax.weights.safetensors_file import STORED
 
 MANIFEST, FORMAT = "manifest.json", "specjax hidden states 1"
 
@@ -57,21 +58,12 @@ def write_hidden_states(path: Path, token_ids: Sequence[int], hidden_states: np.
 
 
 def read_hidden_states(path: Path) -> HiddenStates:
-    """Read one text's file.
-
-    Raises ValueError if it is not one, or is damaged.
-    """
+    """Read one text's file. Raises ValueError if it is not one, or is damaged."""
     try:
         tensors = load_file(path)
-        found = HiddenStates(tensors["token_ids"], tensors["hidden_states"])
-    except FileNotFoundError:
-        raise
-    except Exception as error:  # safetensors has an exception of its own per version
-        raise ValueError(f"{path} is not a file of hidden states: {error!r}") from None
-    if found.token_ids.ndim != 1 or found.hidden_states.shape[:1] != found.token_ids.shape:
-        shapes = found.token_ids.shape, found.hidden_states.shape
-        raise ValueError(f"{path} is not a file of hidden states: shapes {shapes}")
-    return found
+        return HiddenStates(tensors["token_ids"], tensors["hidden_states"])
+    except (SafetensorError, KeyError) as error:
+        raise ValueError(f"{path} is not a file of hidden states: {error!r}.") from None
 
 
 def file_name(token_ids: Sequence[int]) -> str:
@@ -87,17 +79,17 @@ def is_done(path: Path, token_ids: Sequence[int], origin: Origin) -> bool:
     """
     if not path.exists():
         return False
-    found = read_hidden_states(path)
-    shape = (len(token_ids), len(origin.layers), origin.hidden_size)
-    same = (
-        found.token_ids.tolist() == list(token_ids)
-        and found.hidden_states.shape == shape
-        and found.hidden_states.dtype.name == origin.dtype
-    )
-    if not same:
+    try:
+        with safe_open(path, "np") as file:
+            ids, states = file.get_tensor("token_ids").tolist(), file.get_slice("hidden_states")
+            found = STORED[states.get_dtype()][0].name, tuple(states.get_shape())
+    except (SafetensorError, KeyError) as error:
+        raise ValueError(f"{path} is damaged: remove it ({error!r}).") from None
+    wanted = origin.dtype, (len(token_ids), len(origin.layers), origin.hidden_size)
+    if ids != list(token_ids) or found != wanted:
         raise ValueError(
-            f"{path} holds {found.hidden_states.dtype.name} {found.hidden_states.shape} of another "
-            f"text or model than {origin.dtype} {shape}: remove it, or choose another folder."
+            f"{path} holds another text or model: {found}, not {wanted}. Remove it, or choose "
+            "another folder."
         )
     return True
 
