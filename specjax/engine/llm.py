@@ -20,7 +20,7 @@ from specjax.engine.build import (
 )
 from specjax.engine.connector import read_connector, transfer_params
 from specjax.engine.corpus import follow
-from specjax.engine.device import check_divisible, choose_devices
+from specjax.engine.device import check_divisible, choose_devices, choose_dtype
 from specjax.engine.intake import Prompt
 from specjax.engine.legacy import accept_engine_only, translate_legacy
 from specjax.engine.outputs import RequestOutput
@@ -68,7 +68,7 @@ class LLM:
         model: str | Path = "bundled",
         *,
         tokenizer: str | Path | None = None,
-        speculative_config: Mapping[str, Any] | str | None = None,
+        speculative_config: Mapping[str, Any] | str | SpeculativeConfig | None = None,
         dtype: str = "auto",
         max_model_len: int | None = None,
         max_num_seqs: int = 8,
@@ -94,8 +94,7 @@ class LLM:
         given = legacy or speculative_config
         self.speculative_config = None if given is None else SpeculativeConfig.from_dict(given)
         self.connector = read_connector(kv_transfer_config, self.speculative_config)
-        if dtype == "auto" and mesh.devices.flat[0].platform == "cpu":
-            dtype = "float32"
+        dtype = choose_dtype(dtype, mesh)
         target, draft = self._describe(model, tokenizer, dtype, max_model_len)
         for described in (target, draft):
             if isinstance(described, Model):

@@ -41,8 +41,9 @@ class Origin(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """What a folder is to hold, in the order of the texts; equal texts share a file."""
+    """What a folder is to hold, in the order of the texts, of which no two are equal."""
 
+    model: str  # where the checkpoint was: for people
     origin: Origin
     files: tuple[str, ...]
 
@@ -103,10 +104,23 @@ def trace_origin(folder: Path, config: ModelConfig, layers: tuple[int, ...]) -> 
     return Origin(digest.hexdigest(), config.dtype, layers, config.hidden_size)
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Say what the folder is to hold, before it does."""
-    origin = manifest.origin._asdict()
-    write_json(folder / MANIFEST, {"format": FORMAT, "origin": origin, "files": manifest.files})
+def open_folder(folder: Path, manifest: Manifest) -> None:
+    """Say what a folder is to hold, before it does; a new folder is made.
+
+    Raises ValueError if it holds files of another origin, or of nobody knows what.
+    """
+    if (folder / MANIFEST).exists():
+        there = read_manifest(folder).origin._asdict()
+        for name, wanted in manifest.origin._asdict().items():
+            if there[name] != wanted:
+                raise ValueError(
+                    f"{folder} was made with {name}={there[name]!r}, not {wanted!r}: choose "
+                    "another folder, or remove this one."
+                )
+    elif any(folder.glob("*.safetensors")):
+        raise ValueError(f"{folder} has files and no {MANIFEST}: choose another folder.")
+    origin = {"origin": manifest.origin._asdict()}
+    write_json(folder / MANIFEST, {"format": FORMAT} | manifest._asdict() | origin)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -122,6 +136,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise ValueError(f"{path}: the format is {raw.get('format')!r}, expected {FORMAT!r}.")
     try:
         origin = Origin(**raw["origin"])
-        return Manifest(origin._replace(layers=tuple(origin.layers)), tuple(raw["files"]))
+        origin = origin._replace(layers=tuple(origin.layers))
+        return Manifest(raw["model"], origin, tuple(raw["files"]))
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged: {error!r}") from None
