@@ -29,7 +29,7 @@ def read_layers(draft_model_config: Mapping[str, Any] | None) -> tuple[int, ...]
         raise ValueError(f"{IDS} must be different layers, each a number from 0 on, got {ids!r}.")
     layers = tuple(sorted(ids))
     if layers != tuple(ids):
-        warnings.warn(f"{IDS}={list(ids)}: saved in the order {list(layers)}.", stacklevel=6)
+        warnings.warn(f"{IDS}={list(ids)}: saved in the order {list(layers)}.", stacklevel=7)
     return layers
 
 
