@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from specjax.weights.hf_config import read_config
 from specjax.weights.hidden_states import read_hidden_states
 from specjax.weights.load import load_params
 
-LAYERS = [0, 1, 2]
+LAYERS, SIZE = [0, 1, 2], 64
 IDS = "eagle_aux_hidden_state_layer_ids"
 EXTRACT = {
     "method": "extract_hidden_states",
@@ -41,12 +42,16 @@ def one_pass(pair):
     config, _ = read_config(pair.target, dtype="float32")
     target, params = build_target(config, tuple(LAYERS)), load_params(pair.target, config)
 
+    @jax.jit
+    def taps(tokens):
+        positions, cache = jnp.arange(SIZE)[None], target.init_cache(1, SIZE)
+        output, _ = target.forward(params, tokens[None], positions, causal(SIZE), cache, SIZE)
+        return output.taps[0]
+
     def read(tokens):
-        size = len(tokens)
-        positions, cache = jnp.arange(size)[None], target.init_cache(1, size)
-        tokens = jnp.asarray([tokens], jnp.int32)
-        output, _ = target.forward(params, tokens, positions, causal(size), cache, size)
-        return np.asarray(output.taps[0])
+        padded = np.zeros(SIZE, np.int32)
+        padded[: len(tokens)] = tokens
+        return np.asarray(taps(padded))[: len(tokens)]
 
     return read
 

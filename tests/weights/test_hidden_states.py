@@ -1,5 +1,9 @@
 """Files of hidden states and the manifest of a folder: what comes back, what is refused."""
 
+import re
+import shutil
+from pathlib import Path
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -55,9 +59,9 @@ def test_a_file_is_done_if_text_layers_size_and_dtype_are_the_same(file):
 
 def test_a_damaged_file_is_named(file):
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(ValueError, match="x.safetensors is damaged: remove it"):
+    with pytest.raises(ValueError, match=r"x\.safetensors is damaged: remove it"):
         is_done(file, TOKENS, ORIGIN)
-    with pytest.raises(ValueError, match="x.safetensors is not a file of hidden states"):
+    with pytest.raises(ValueError, match=r"x\.safetensors is not a file of hidden states"):
         read_hidden_states(file)
 
 
@@ -77,18 +81,16 @@ def test_a_folder_belongs_to_one_model_and_its_layers(tmp_path):
     assert read_manifest(folder) == more
     for name, value in {"weights": "cd", "layers": (1,), "dtype": "float32"}.items():
         other = manifest._replace(origin=ORIGIN._replace(**{name: value}))
-        with pytest.raises(
-            ValueError,
-            match=f"was made with {name}=.*, not {value!r}".replace("(", r"\(").replace(")", r"\)"),
-        ):
+        words = re.escape(f"not {value!r}: choose another folder")
+        with pytest.raises(ValueError, match=f"was made with {name}=.*{words}"):
             open_folder(folder, other)
     assert read_manifest(folder) == more
 
 
 def test_a_folder_of_unknown_files_is_left_alone(file):
-    with pytest.raises(ValueError, match="has files and no manifest.json"):
+    with pytest.raises(ValueError, match=r"has files and no manifest\.json"):
         open_folder(file.parent, Manifest("a", ORIGIN, ()))
-    with pytest.raises(ValueError, match="has no manifest.json"):
+    with pytest.raises(ValueError, match=r"has no manifest\.json"):
         read_manifest(file.parent)
 
 
@@ -109,8 +111,9 @@ def test_a_manifest_that_is_none_is_named(tmp_path, text, words):
 
 def test_an_origin_is_the_content_of_a_checkpoint_not_its_place(pair, tmp_path):
     config, _ = read_config(pair.target)
-    origins = {
-        name: trace_origin(tmp_path.parent.parent / folder, config, (1,))
-        for name, folder in (("target", pair.target), ("draft", pair.draft))
-    }
-    assert origins["target"].weights != origins["draft"].weights
+    moved = shutil.copytree(pair.target, tmp_path / "moved")
+    origin = trace_origin(Path(pair.target), config, (1,))
+    assert trace_origin(moved, config, (1,)) == origin
+    assert trace_origin(Path(pair.draft), config, (1,)).weights != origin.weights
+    (moved / "config.json").write_text("{}")
+    assert trace_origin(moved, config, (1,)).weights != origin.weights
