@@ -29,8 +29,9 @@ def extract(
 ) -> None:
     """Save a target's hidden states at every token of a file's prompts.
 
-    One safetensors file per prompt, as vLLM's extract_hidden_states writes it. Killed at any
-    moment, the same command goes on.
+    One safetensors file per prompt, as vLLM's extract_hidden_states writes it.
+
+    Killed at any moment, the same command goes on.
     """
     from specjax.cli.complete import check_model, read_prompts
     from specjax.compile_cache import enable_compile_cache
