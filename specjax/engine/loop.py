@@ -33,7 +33,6 @@ select = jax.jit(cache.select)
 Watch = Callable[[Progress], int | None]  # how many output tokens to keep, if it should stop
 Learn = Callable[[Progress], Any]  # what the drafter's parameters are from now on
 Export = Callable[[Progress, Any], Mapping[str, str]]  # a finished row's drafter state, saved
-Export = Callable[[Progress, Any], Mapping[str, str]]  # a finished row's drafter state, saved
 
 
 def run(
