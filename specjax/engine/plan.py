@@ -54,6 +54,7 @@ class Plan(NamedTuple):
     windows: tuple[int, ...] | None  # None: powers of two, as they are met
     history: int  # most rounds per entry of the compiled loop
     patience: int  # rounds for which a batch must have been too large before it shrinks
+    worth: int  # tokens that must be to come then: the smaller batch may have to be compiled
 
     def level(self, requests: Sequence[Request]) -> Level:
         """Return the leanest level that serves all."""
@@ -89,6 +90,7 @@ def fitted(
         windows=None,
         history=HISTORY,
         patience=0,
+        worth=32,
     )
 
 
@@ -129,6 +131,7 @@ def served(
         windows=(*windows, capacity),
         history=1,
         patience=8,
+        worth=0,
     )
 
 
