@@ -68,6 +68,13 @@ def greedy(max_tokens: int, **options) -> SamplingParams:
     return SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True, **options)
 
 
+def wait_until(ticket) -> None:
+    """Stand still, as the whole of the reader's loop does then, until a sample has finished."""
+    deadline = time.monotonic() + 60
+    while ticket.times.finished is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
 def test_nothing_is_compiled_after_the_warm_up(service):
     """Prompts of all lengths, everything a request can ask for, one row and two."""
     before = compiled["/jax/core/compile/backend_compile_duration"]
@@ -134,6 +141,7 @@ def test_an_abort_frees_the_slot(service):
     assert (aborted, done) == ("abort", "length")
     second.abort()
     second.abort()  # a second one does nothing
+    wait_until(second)
 
 
 def test_a_queue_that_is_full_refuses_at_once(service):
@@ -148,13 +156,6 @@ def test_a_queue_that_is_full_refuses_at_once(service):
         return [[delta async for delta in one][-1].finish_reason for one in tickets]
 
     assert set(asyncio.run(everything())) <= {"abort", "length", "stop"}
-
-
-def wait_until(ticket) -> None:
-    """Stand still, as the whole of the reader's loop does then, until a sample has finished."""
-    deadline = time.monotonic() + 60
-    while ticket.times.finished is None and time.monotonic() < deadline:
-        time.sleep(0.01)
 
 
 def test_a_slow_reader_gets_merged_deltas_and_holds_up_nobody(service):
