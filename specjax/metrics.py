@@ -55,15 +55,16 @@ class SpecDecodeCounters:
         verdict says, before any truncation of the text.
 
         Raises:
-            ValueError: unequal lengths, or not 0 <= accepted <= drafted <= K somewhere.
+            ValueError: unequal lengths, or not 0 <= accepted <= min(drafted, K) somewhere (a tree
+                drafts more than K).
         """
         num_positions = len(self.num_accepted_tokens_per_pos)
         if len(drafted) != len(accepted):
             raise ValueError(f"got {len(drafted)} drafted and {len(accepted)} accepted counts")
         for num_drafted, num_accepted in zip(drafted, accepted, strict=True):
-            if not 0 <= num_accepted <= num_drafted <= num_positions:
+            if not 0 <= num_accepted <= min(num_drafted, num_positions):
                 raise ValueError(
-                    f"need 0 <= accepted <= drafted <= {num_positions}, "
+                    f"need 0 <= accepted <= drafted, and accepted <= {num_positions}, "
                     f"got accepted {num_accepted} of {num_drafted} drafted"
                 )
         return self.merge(

@@ -92,6 +92,12 @@ class Drafter(NamedTuple):
     observe: Callable  # (params, state, text, Observation, window) -> state
     depth: int  # K
     nodes: int  # N (chain: K + 1)
+    slots: int = 0  # of a cache of its own that a round writes to, past the text's length
+
+    @property
+    def room(self) -> int:
+        """How far past a text's length a round may write."""
+        return max(self.nodes, self.slots)
 
 
 class Target(NamedTuple):

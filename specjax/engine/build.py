@@ -15,6 +15,7 @@ from specjax.drafters.none import none
 from specjax.drafters.stages import staged
 from specjax.drafters.suffix import suffix
 from specjax.drafters.translated import Bilingual, Dictionary, translated
+from specjax.drafters.tree import Tree
 from specjax.engine.corpus import Corpus
 from specjax.engine.device import shard
 from specjax.engine.rule_options import LOSSY
@@ -80,7 +81,7 @@ def describe_head(target: Model, config: SpeculativeConfig) -> Head:
     Raises ValueError when it is no head of this kind, or of another target, or when it has
     fewer stages than tokens are to be drafted.
     """
-    method, depth = str(config.method), config.num_speculative_tokens
+    method, depth = str(config.method), config.depth
     folder = target.folder if config.model is None else resolve(config.model)
     head = Head(folder, read_head_config(folder, method, target.config), method)
     stages = depth
@@ -90,8 +91,8 @@ def describe_head(target: Model, config: SpeculativeConfig) -> Head:
         stages = head.config.num_stages
     if depth > stages:
         raise ValueError(
-            f"num_speculative_tokens={depth} is more than the {stages} tokens that {folder} can "
-            f"draft: use at most {stages}."
+            f"{config.name_depth()} is more than the {stages} tokens that {folder} can draft: "
+            f"use at most {stages}."
         )
     return head
 
@@ -113,6 +114,12 @@ def build_engine(
 def choose_drafter(model: Target, draft: Model | Head | None, config: SpeculativeConfig) -> Drafter:
     """Build the drafter that a config asks for."""
     depth, method = config.num_speculative_tokens, config.draft_sample_method
+    shape, vocab_size = config.shape, model.vocab_size
+    if isinstance(shape, Tree) and shape.top_k > vocab_size:
+        raise ValueError(
+            f"a node of the draft tree has up to {shape.top_k} children, and the vocabulary "
+            f"{vocab_size} tokens: ask for fewer."
+        )
     reach = config.max_model_len or 2**30
     if config.method == "suffix":
         return suffix(
@@ -128,12 +135,12 @@ def choose_drafter(model: Target, draft: Model | Head | None, config: Speculativ
         reach = min(draft.config.max_position_embeddings, reach)
         own = build_target(draft.config)
         if draft.dictionary is not None:
-            own = translated(own, model.vocab_size)
-        return draft_model(own, depth, method, reach)
+            own = translated(own, vocab_size)
+        return draft_model(own, shape, method, reach)
     if isinstance(draft.config, FeatureConfig):
         head = build_feature_head(draft.config)
-        return feature(head, model.vocab_size, depth, method, reach)
-    return staged(build_stages(draft.config), depth, method, reach)
+        return feature(head, shape, method, reach)
+    return staged(build_stages(draft.config), shape, method, reach)
 
 
 def build_corpus(config: SpeculativeConfig | None) -> Corpus | None:

@@ -103,11 +103,11 @@ class LLM:
                 f"max_model_len must be between 1 and the model's {own}, got {max_model_len}."
             )
         if self.speculative_config is not None:
-            depth = self.speculative_config.num_speculative_tokens
-            if depth >= self.max_model_len:
+            config = self.speculative_config
+            if config.depth >= self.max_model_len:
                 raise ValueError(
-                    f"num_speculative_tokens={depth} must be less than max_model_len="
-                    f"{self.max_model_len}: 3 to 8 is usual."
+                    f"{config.name_depth()} must be less than max_model_len={self.max_model_len}: "
+                    "3 to 8 is usual."
                 )
         self.model_config, self.max_num_seqs = target.config, max_num_seqs
         self.defaults = load_generation_config(target.folder)

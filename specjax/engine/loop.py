@@ -87,7 +87,7 @@ def run(
     if not requests:
         return
     shape = layout(requests, engine.target.vocab_size, engine.drafter.depth)
-    capacity = bucket(max(r.limit for r in requests) + engine.drafter.nodes, LEAST_WINDOW)
+    capacity = bucket(max(r.limit for r in requests) + engine.drafter.room, LEAST_WINDOW)
     slots = bucket(min(len(requests), max_num_seqs), 1)
     slots = min(slots, max_num_seqs)
     state = init_state(engine, params, *idle(slots, shape, capacity))
@@ -154,9 +154,9 @@ def fit_window(engine: Engine, live, capacity: int) -> int:
     Every window recompiles the step, so when the largest that will ever be needed is at
     most four times the smallest that serves now, begin with it.
     """
-    nodes = engine.drafter.nodes
-    now = max(len(p.request.prompt) + len(p.tokens) for p in live) + nodes
-    ever = max(p.request.limit for p in live) + nodes
+    room = engine.drafter.room
+    now = max(len(p.request.prompt) + len(p.tokens) for p in live) + room
+    ever = max(p.request.limit for p in live) + room
     now, ever = bucket(now, LEAST_WINDOW), bucket(ever, LEAST_WINDOW)
     return min(ever if ever <= 4 * now else now, capacity)
 

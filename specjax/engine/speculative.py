@@ -10,7 +10,9 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, no_type_check
 
+from specjax.drafters.tree import Tree
 from specjax.engine.rule_options import RULES, posterior, synthetic_rates
+from specjax.engine.tree_options import read_paths, read_sizes, to_text
 from specjax.files import read_json_object
 
 HEADS = ("eagle", "eagle3", "mtp", "medusa", "mlp_speculator")
@@ -58,7 +60,9 @@ class SpeculativeConfig:
     target's noise, so the text cannot change.
     ``use_heterogeneous_vocab`` goes with each of them, where vLLM's is for "greedy" only.
     So are the rejection_sample_methods "typical" (older vLLM's, with its names and defaults of
-    ``posterior_threshold`` and ``posterior_alpha``) and "entropy" (vllm-ascend's, likewise).
+    ``posterior_threshold`` and ``posterior_alpha``) and "entropy" (vllm-ascend's, likewise),
+    and ``tree``, {"depth", "top_k", "num_nodes"}: the likeliest nodes of each round (EAGLE-2).
+    With a tree num_speculative_tokens counts its nodes, as in vLLM, and need not be given.
 
     Raises:
         ValueError: a value is wrong, contradicts another one, or is not in this version.
@@ -84,6 +88,8 @@ class SpeculativeConfig:
     posterior_threshold: float | None = None
     posterior_alpha: float | None = None
     draft_sample_method: str = "greedy"
+    speculative_token_tree: Any = None  # the text, or the list it means; kept as vLLM's text
+    tree: Any = None  # kept as a Tree
     disable_padded_drafter_batch: bool = False
 
     def __post_init__(self):
@@ -97,6 +103,7 @@ class SpeculativeConfig:
         object.__setattr__(self, "method", _resolve_method(self.method, self.model))
         if self.method == "suffix":
             self._complete_suffix()
+        self._complete_tree()
         self._check_numbers()
         if self.method == "ngram":
             self._complete_ngram()
@@ -214,6 +221,49 @@ class SpeculativeConfig:
             depth = self.suffix_decoding_max_tree_depth
             object.__setattr__(self, "num_speculative_tokens", depth)
 
+    def _complete_tree(self):
+        """Read the draft tree, if there is one, and count its nodes."""
+        given = {
+            name: getattr(self, name)
+            for name in ("speculative_token_tree", "tree")
+            if getattr(self, name) is not None
+        }
+        if not given:
+            return
+        if len(given) > 1:
+            raise ValueError("speculative_token_tree and tree are two trees: remove one.")
+        ((name, value),) = given.items()
+        if self.method in MODEL_FREE:
+            raise ValueError(
+                f"method={self.method!r} drafts chains: remove {name}, or use one of "
+                f"{('draft_model', *HEADS)}."
+            )
+        tree = read_sizes(value) if name == "tree" else read_paths(value)
+        object.__setattr__(self, name, tree if name == "tree" else to_text(tree))
+        if self.num_speculative_tokens not in (None, tree.num_nodes):
+            raise ValueError(
+                f"num_speculative_tokens={self.num_speculative_tokens}, but {name} has "
+                f"{tree.num_nodes} nodes: leave it out."
+            )
+        object.__setattr__(self, "num_speculative_tokens", tree.num_nodes)
+
+    @property
+    def shape(self) -> Tree | int:
+        """What is drafted: a tree, or K for a chain."""
+        if self.speculative_token_tree is not None:
+            return read_paths(self.speculative_token_tree)
+        return self.num_speculative_tokens if self.tree is None else self.tree
+
+    @property
+    def depth(self) -> int:
+        """K, the most tokens that one round can accept."""
+        return self.shape if isinstance(self.shape, int) else self.shape.depth
+
+    def name_depth(self) -> str:
+        """Say, for a message, where the depth comes from."""
+        chain = isinstance(self.shape, int)
+        return f"{'num_speculative_tokens' if chain else 'the depth of the draft tree'}={self.depth}"
+
     def _check_schedule(self):
         """Check [[low, high, k], ...]: batch sizes low .. high draft k tokens."""
         previous = 0
@@ -327,6 +377,8 @@ def _kind(annotation: Any) -> str:
 
 def _parse(name: str, kind: str, value: Any) -> Any:
     """Bring a value, perhaps a command line's string, to one of `KINDS`."""
+    if kind == "Any":
+        return value
     try:
         if kind.startswith("Sequence"):
             items = json.loads(value) if isinstance(value, str) else value

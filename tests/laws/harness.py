@@ -71,7 +71,7 @@ init_state = jax.jit(decode.init_state, static_argnums=0)
 def chain_of(config: HeadConfig, method: str = "greedy") -> Drafter:
     """Build the drafter of a head."""
     if isinstance(config, FeatureConfig):
-        return feature(build_feature_head(config), VOCAB, K, method)
+        return feature(build_feature_head(config), K, method)
     return staged(build_stages(config), K, method)
 
 
