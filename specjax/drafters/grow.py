@@ -66,6 +66,9 @@ def grow(
     """
     batch_size, width, rows = text.tokens.shape[0], tree.width, jnp.arange(text.tokens.shape[0])
     own = jnp.eye(width, dtype=bool)[None]
+    if method == "probabilistic" and tree.paths is None:
+        # what a round drew for places it never got to decided what it kept: not to be drawn again
+        keys = s.address(keys, text.lengths[:, None], s.PROPOSE)[:, 0]
 
     def sprout(known, front: Front, level, chosen) -> tuple[Seen, Front]:
         """List the children of a front's nodes and make a front of the best of them."""
@@ -168,20 +171,17 @@ def pick(
 ) -> tuple[Int[Array, "B W num"], Float[Array, "B W V"] | None]:
     """Choose the children of each node, best first; return the law of the first, if it has one.
 
-    A round's own noise is addressed by its length and the level, with numbers of its own for
-    every node: no number decides twice.
+    Nodes that draw have noise of their own each.
     """
-    (batch_size, width, vocab_size), law = logits.shape, None
+    (_, width, vocab_size), law = logits.shape, None
+    position = text.lengths[:, None] + level
     if method == "coupled":
-        position = text.lengths[:, None] + level
         noise = s.gumbel(keys, position, s.CHOOSE, sampling, vocab_size)
         logits = s.constrain(logits, jnp.minimum(path, vocab_size), text, sampling)
         logits = logits + sampling.temperature[:, None, None] * noise
     elif method == "probabilistic":
         law = s.law(logits, sampling)
-        of_round = s.address(keys, text.lengths[:, None], s.PROPOSE)[:, 0]
-        levels = jnp.broadcast_to(jnp.asarray(level), (batch_size, 1))
-        noise = s.gumbel(of_round, levels, s.PROPOSE, sampling, width * vocab_size)
+        noise = s.gumbel(keys, position, s.PROPOSE, sampling, width * vocab_size)
         logits = logits + sampling.temperature[:, None, None] * noise.reshape(logits.shape)
     if num == 1:
         return s.likeliest(logits)[:, :, None], law

@@ -17,6 +17,7 @@ from specjax.drafters.ngram import ngram
 from specjax.drafters.none import none
 from specjax.drafters.stages import staged
 from specjax.drafters.suffix import suffix
+from specjax.drafters.tree import Tree, fixed
 from specjax.models.build import (
     HeadConfig,
     build_feature_head,
@@ -68,19 +69,20 @@ step = jax.jit(decode.step, static_argnums=0)
 init_state = jax.jit(decode.init_state, static_argnums=0)
 
 
-def chain_of(config: HeadConfig, method: str = "greedy") -> Drafter:
+def with_head(name: str, tree: Tree | int = K) -> Drafter:
     """Build the drafter of a head."""
+    config, method = HEADS[name]
     if isinstance(config, FeatureConfig):
-        return feature(build_feature_head(config), K, method)
-    return staged(build_stages(config), K, method)
+        return feature(build_feature_head(config), tree, method)
+    return staged(build_stages(config), tree, method)
 
 
 @functools.cache
 def weights(drafter: Drafter | None = None) -> Params:
     """The target's weights, and a draft: a fresh head, or the target with a little noise."""
     target = jax.tree.map(lambda leaf: leaf * 1.3, init_params(TINY, jax.random.key(0)))
-    for config, method in HEADS.values():
-        if drafter is not None and drafter == chain_of(config, method):
+    for name, (config, _) in HEADS.items():
+        if drafter is not None and drafter in (CHAINS.get(name), GROWN.get(name)):
             head = init_params(config, jax.random.key(1))
             if "say" in head:  # the last 8 tokens are not in its vocabulary
                 head["say"] = jnp.minimum(jnp.arange(VOCAB, dtype=jnp.int32), VOCAB - 8)
@@ -289,7 +291,17 @@ CHAINS = {  # N = 5 for all of them
     "draft_model greedy": draft_model(TARGET, K, "greedy"),
     "draft_model coupled": draft_model(TARGET, K, "coupled"),
     "suffix": alone(suffix(K, 8)),
-    **{name: chain_of(*head) for name, head in HEADS.items()},
+    **{name: with_head(name) for name in HEADS},
+}
+BUSH = fixed([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (0, 1, 0)])
+BEST = Tree(depth=3, top_k=3, num_nodes=8)  # as many nodes, other ones every round
+GROWN = {
+    "draft_model fixed": draft_model(TARGET, BUSH, "coupled"),
+    "draft_model best": draft_model(TARGET, BEST, "greedy"),
+    "eagle": with_head("eagle", BEST),
+    "eagle3": with_head("eagle3", BUSH),
+    "mtp": with_head("mtp", BEST),
+    "medusa": with_head("medusa", BUSH),
 }
 PLAIN = none
 CHAIN = (0, 0, 1, 2, 3)
