@@ -51,7 +51,7 @@ def bench_costs(
     load = busy()
     if load > 0.25:
         console.print(f"other processes keep {load:.1f} cores busy: these numbers will move")
-    drafters = (none, fixed_chain(depth), llm.engine.drafter)
+    drafters = (none, fixed_chain(llm.engine.drafter.nodes - 1), llm.engine.drafter)
     rules = (walk, walk, llm.engine.rule)
     measured: dict[str, Any] = {"num_speculative_tokens": depth, "batch_size": batch_size}
     steps = []

@@ -88,6 +88,27 @@ def costs(
 
 @bench.command()
 @plainly
+def trees(
+    model: Annotated[str, typer.Option(help="Checkpoint folder, or 'bundled'.")] = "bundled",
+    speculative_config: Annotated[
+        str,
+        typer.Option("--speculative-config", "-sc", help="Who drafts: vLLM's options, as JSON."),
+    ] = '{"model": "bundled:draft"}',
+    num_nodes: Annotated[int, typer.Option(min=2, help="Tokens drafted per round.")] = 7,
+    json_file: Json = None,
+) -> None:
+    """Compare a drafter's chain with its trees, and print the best one to paste (a minute)."""
+    from specjax.bench.trees import bench_trees
+    from specjax.cli.complete import parse_config
+    from specjax.compile_cache import enable_compile_cache
+
+    enable_compile_cache()
+    config = parse_config(speculative_config)
+    bench_trees(model, config, json_file, num_nodes=num_nodes)
+
+
+@bench.command()
+@plainly
 def peers(
     model: Annotated[str, typer.Option(help="Checkpoint folder, or 'bundled'.")] = "bundled",
     draft: Annotated[str, typer.Option(help="The draft model's.")] = "bundled:draft",

@@ -135,3 +135,12 @@ def lay_out(tree: Tree) -> Fixed:
         first += tree.top_k * (1 if level == 1 else tree.width)
     parents = [0, *(number[path[:-1]] for path in paths)]
     return Fixed(read, np.array(kept), np.array(parents))
+
+
+def from_parents(parents: Sequence[int]) -> Tree:
+    """Make the tree of an array of parents, as ``theory.tree_optimal`` returns: [N], root first."""
+    paths: list[Path] = [()]
+    for node in range(1, len(parents)):
+        rank = list(parents[1:node]).count(parents[node])
+        paths.append((*paths[parents[node]], rank))
+    return fixed(paths[1:])

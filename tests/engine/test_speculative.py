@@ -198,3 +198,36 @@ def test_a_broken_draft_config_is_named(tmp_path):
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ValueError, match=r"config\.json is not valid JSON"):
         SpeculativeConfig(model=str(tmp_path), num_speculative_tokens=1)
+
+
+TREE, SIZES = "[(1,), (0,), (0, 0)]", {"depth": 3, "top_k": 2, "num_nodes": 5}
+
+
+def test_a_tree_counts_its_nodes_as_vllm_does():
+    config = SpeculativeConfig(model="a", speculative_token_tree=TREE, num_speculative_tokens=3)
+    assert config == SpeculativeConfig(
+        model="a", num_speculative_tokens=None, speculative_token_tree=[[0], [0, 0], [1]]
+    )
+    assert (config.num_speculative_tokens, config.depth) == (3, 2)
+    assert config.speculative_token_tree == "[(0,), (1,), (0, 0)]"
+    grown = SpeculativeConfig.from_dict({"model": "a", "tree": SIZES})
+    assert (grown.num_speculative_tokens, grown.depth) == (5, 3)
+    assert hash(grown) == hash(SpeculativeConfig.from_dict({"model": "a", "tree": SIZES}))
+    assert SpeculativeConfig.from_dict(DRAFT).depth == 5
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({**NGRAM, "tree": SIZES}, "method='ngram' drafts chains: remove tree, or use one of"),
+        ({"method": "suffix", "speculative_token_tree": TREE}, "remove speculative_token_tree"),
+        ({**DRAFT, "tree": {**SIZES, "num_nodes": 6}}, "tokens=5, but tree has 6 nodes"),
+        ({**DRAFT, "speculative_token_tree": TREE}, "=5, but speculative_token_tree has 3 nodes"),
+        ({"model": "a", "tree": SIZES, "speculative_token_tree": TREE}, "two trees: remove one"),
+        ({"model": "a", "speculative_token_tree": "[(0,"}, "must be a list of nodes"),
+        ({"model": "a", "tree": {**SIZES, "num_nodes": 99}}, "num_nodes=99 must be 4 to 10"),
+    ],
+)
+def test_a_wrong_tree_is_one_clear_error(config, words):
+    with pytest.raises(ValueError, match=words):
+        SpeculativeConfig.from_dict(config)
