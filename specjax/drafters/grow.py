@@ -196,7 +196,7 @@ def without_elders(
     A token that they leave no probability is certain, however it was chosen: at temperature 0
     every sibling but the first.
     """
-    (batch_size, nodes, vocab_size), index = laws.shape, jnp.arange(laws.shape[1])
+    (batch_size, _, vocab_size), index = laws.shape, jnp.arange(laws.shape[1])
     elder = (parents[:, :, None] == parents[:, None]) & (index[None] < index[:, None])[None]
     taken = jnp.where(elder & (index > 0)[None, None], tokens[:, None], vocab_size)
     rows = jnp.arange(batch_size)[:, None, None]

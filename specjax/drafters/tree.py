@@ -122,8 +122,9 @@ def lay_out(tree: Tree) -> Fixed:
     """Find a fixed tree among the candidates."""
     assert tree.paths is not None
     paths, inner = tree.paths, {path[:-1] for path in tree.paths}
-    number = {path: i for i, path in enumerate(((), *paths))}
-    read, place = np.zeros((tree.depth, tree.width), int), {(): 0}
+    number: dict[Path, int] = {path: i for i, path in enumerate(((), *paths))}
+    read = np.zeros((tree.depth, tree.width), int)
+    place: dict[Path, int] = {(): 0}
     kept, first = [0], 1
     for level in range(1, tree.depth + 1):
         here = [path for path in paths if len(path) == level]

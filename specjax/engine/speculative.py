@@ -261,8 +261,9 @@ class SpeculativeConfig:
 
     def name_depth(self) -> str:
         """Say, for a message, where the depth comes from."""
-        chain = isinstance(self.shape, int)
-        return f"{'num_speculative_tokens' if chain else 'the depth of the draft tree'}={self.depth}"
+        is_chain = isinstance(self.shape, int)
+        what = "num_speculative_tokens" if is_chain else "the depth of the draft tree"
+        return f"{what}={self.depth}"
 
     def _check_schedule(self):
         """Check [[low, high, k], ...]: batch sizes low .. high draft k tokens."""

@@ -23,13 +23,14 @@ def read_paths(given: Any) -> Tree:
             said = ast.literal_eval(given)
         except (ValueError, SyntaxError):
             said = None
-    nodes = said if isinstance(said, list | tuple) else [said]
+    nodes: Any = said if isinstance(said, list | tuple) else [said]
     for node in nodes:
         good = isinstance(node, list | tuple) and all(type(rank) is int for rank in node)
         if not good or not node or min(node) < 0:
+            wrong = node if isinstance(said, list | tuple) else given
             raise ValueError(
-                "speculative_token_tree must be a list of nodes, each the ranks of its path "
-                f"such as '[(0,), (0, 0), (1,)]', got {node if isinstance(said, list) else given!r}."
+                "speculative_token_tree must be a list of nodes, each the ranks of its path, "
+                f"such as '[(0,), (0, 0), (1,)]', got {wrong!r}."
             )
     return fixed(nodes)
 

@@ -108,12 +108,14 @@ def tree_tables(acc, n: int, levels: int) -> list[Table]:
     tables = [Table(alone, np.zeros((width + 1, n + 1), int))]
     for level in reversed(range(levels)):
         below, here = tables[-1].best, acc[min(level, len(acc) - 1)]
+        possible = np.isfinite(below)  # 0 times -inf is no number
+        child = np.where(possible, here[:, None] * np.where(possible, below, 0.0), -np.inf)
         forest = np.full((width + 1, n + 1), -np.inf)
         forest[:, 0] = 0.0
         first = np.zeros((width + 1, n + 1), int)
         for i in reversed(range(width)):
             for m in range(1, n + 1):
-                worth = here[i] * below[1 : m + 1] + forest[i + 1, m - 1 :: -1][:m]
+                worth = child[i, 1 : m + 1] + forest[i + 1, m - 1 :: -1][:m]
                 first[i, m] = int(np.argmax(worth)) + 1
                 forest[i, m] = worth[first[i, m] - 1]
         tables.append(Table(np.concatenate([[-np.inf], 1.0 + forest[0, :n]]), first))

@@ -161,3 +161,20 @@ def test_the_draft_is_accepted_in_part_and_the_text_stays(built, plain):
     outputs, counters = complete(built["target"], drafter)
     assert [list(out.outputs[0].token_ids) for out in outputs] == plain
     assert 0.25 < counters.acceptance_rate < 0.95
+
+
+CHOICES = "[(0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0)]"
+GROWN = {
+    "eagle": {"tree": {"depth": 3, "top_k": 2, "num_nodes": 6}},
+    "medusa": {"speculative_token_tree": CHOICES},
+}
+
+
+@pytest.mark.parametrize("name", GROWN)
+def test_a_head_grows_trees_that_are_accepted_and_the_text_stays(built, plain, name):
+    head = {"model": str(built[name]), "method": name}
+    outputs, counters = complete(built["target"], {**head, **GROWN[name]})
+    assert [list(out.outputs[0].token_ids) for out in outputs] == plain
+    assert counters.num_draft_tokens == 6 * counters.num_drafts
+    assert len(counters.num_accepted_tokens_per_pos) == 3
+    assert counters.mean_acceptance_length > 2

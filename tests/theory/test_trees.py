@@ -93,6 +93,7 @@ def test_levels_may_have_chances_of_their_own():
         tree = theory.tree_optimal(acc, n, 3)
         best = theory.tree_from_probs(parents, np.array(probs), n).tree.tokens
         assert tree.tokens == pytest.approx(best)
+    assert theory.tree_optimal([0.5, 0.0], 4).tokens == pytest.approx(1.875)  # no child of rank 1
     same = theory.tree_optimal(np.tile(ACC, (4, 1)), 12)
     np.testing.assert_array_equal(same.parents, theory.tree_optimal(ACC, 12).parents)
 
