@@ -44,7 +44,7 @@ from specjax.audit.exact import exact_law
 from specjax.audit.prefixes import num_contexts
 from specjax.bench.trees import acceptance_by_rank, every_path, tokens_per_round
 from specjax.bundled import prompts
-from specjax.drafters.tree import fixed, from_parents
+from specjax.drafters.tree import fixed, from_parents, lay_out
 from specjax.engine.tree_options import to_text
 from specjax.topology import ancestors, causal
 from specjax.verify.rejection_tree import rejection_tree
@@ -196,7 +196,7 @@ left, right = figure.subplots(1, 2)
 rank = [path[-1] for path in tree.paths]
 level = [min(len(path), len(rates)) - 1 for path in tree.paths]
 node_prob = np.array([1.0, *rates[level, rank]])
-nodes, _ = draft_tree(best.parents, node_prob, ax=left)
+nodes, _ = draft_tree(lay_out(tree).parents, node_prob, ax=left)
 GOOD, POOR = [0.85, 0.05, 0.02], [0.35, 0.15, 0.1, 0.05]
 drafters = {"0.85, 0.05, ...": GOOD, "the bundled draft model": rates, "0.35, 0.15, ...": POOR}
 growths, _ = tree_or_chain(drafters, range(1, 25), ax=right)
@@ -221,7 +221,8 @@ left.get_figure()
 #
 # 1. At temperature 0 the target is certain. The draft is clueless: uniform over 4 tokens. How often
 #    do 2 siblings contain the target's token, drawn with and without replacement?
-# 2. You may verify three tokens: the root and two drafts. When are two siblings better than a chain?
+# 2. You may verify three tokens: the root and two drafts. When are two siblings better than a
+#    chain?
 # 3. A vendor samples two distinct siblings, *shows only the likelier of the two* (as a dynamic
 #    tree prunes), and verifies it by rejection, with $q$ as its law. Is that exact? If not, repair
 #    it.
