@@ -176,7 +176,7 @@ def remembering():
     return model, params.draft, state
 
 
-@pytest.mark.parametrize("method", ["greedy", "coupled", "probabilistic"])
+@pytest.mark.parametrize("method", ["coupled", "probabilistic"])
 def test_a_chain_is_a_tree_however_it_is_told(method):
     """3: K, its nodes, the likeliest single path, and the first path of a larger tree."""
     model, params, state = remembering()
@@ -230,7 +230,7 @@ def test_at_temperature_zero_sampled_siblings_write_the_plain_text():
     assert result.infos.num_accepted.tolist() == greedy.infos.num_accepted.tolist()
 
 
-V, HORIZON, MANY = 4, 4, 100_000
+V, HORIZON, MANY = 4, 4, 30_000
 TABLES = jax.random.normal(jax.random.key(8), (2, V, V)) * 1.2  # target and draft, far apart
 SAMPLED = {
     "fixed": fixed([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0)]),
@@ -268,7 +268,7 @@ def exact_texts() -> np.ndarray:
 
 @pytest.mark.parametrize("name", SAMPLED)
 def test_sampled_siblings_leave_the_joint_law(name):
-    """2: drafter and rule together, over rounds of all lengths, by 100,000 texts."""
+    """2: drafter and rule together, over rounds of all lengths, by 30,000 texts."""
     table = law_of(draft_model(markov_target(V), SAMPLED[name], "probabilistic"))
     assert stats.p_value_of_law(table) > 1e-3
     assert stats.total_variation(table) < 2 * stats.expected_variation(table, samples=1)
