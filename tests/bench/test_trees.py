@@ -34,5 +34,5 @@ def test_acceptance_is_counted_by_level_and_rank():
 
 
 def test_a_drafter_without_trees_is_refused_before_any_work():
-    with pytest.raises(ValueError, match="method='ngram' drafts chains"):
+    with pytest.raises(ValueError, match="method='ngram' drafts no trees"):
         bench_trees("nowhere", {"method": "ngram"}, None)
