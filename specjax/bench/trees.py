@@ -60,7 +60,9 @@ def bench_trees(
     rates = acceptance_by_rank(measuring, complete(config, texts[::2]))
     for level, row in enumerate(rates, start=1):
         said = " ".join(f"{rate:.3f}" for rate in row if rate > 0)
-        console.print(f"level {level}: the child of rank 0, 1, ... is right in {said} of its turns")
+        console.print(
+            f"level {level}: children of rank 0, 1, ... are right in {said}", soft_wrap=True
+        )
     best = from_parents(theory.tree_optimal(rates, num_nodes + 1).parents.tolist())
     top_k = max(best.top_k, 2)
     likeliest = dict(zip(SIZES, (best.depth, top_k, num_nodes), strict=True))
