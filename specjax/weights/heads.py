@@ -16,7 +16,7 @@ from specjax.models.build import HeadConfig, shapes
 from specjax.types import PyTree
 from specjax.weights.hf_config import parse_config
 from specjax.weights.load import check_tensors, find_tensors, place, read_tensor
-from specjax.weights.names import Route, head_name
+from specjax.weights.names import Route, head_name, members
 from specjax.weights.safetensors_file import Entry
 
 Raw = Mapping[str, Any]
@@ -100,16 +100,22 @@ def parse_eagle3(raw: Raw, target: ModelConfig) -> FeatureConfig:
 
 
 def parse_mtp(raw: Raw, target: ModelConfig) -> FeatureConfig:
-    """Read what the target's own config says of its multi-token prediction layers."""
+    """Read what the target's own config says of its multi-token prediction layers.
+
+    MiMo's is given the last layer before the final norm; DeepSeek's what comes after it, and
+    has the layers' experts if it would as one more of them.
+    """
     if not raw.get("num_nextn_predict_layers"):
         raise ValueError("it has no MTP layers (num_nextn_predict_layers in its config.json)")
-    block = dataclasses.replace(target, num_layers=1)
+    deepseek, experts = target.latent is not None, target.experts
+    if experts is not None and target.num_layers >= experts.first_k_dense_replace:
+        experts = dataclasses.replace(experts, first_k_dense_replace=0)
     return FeatureConfig(
         kind="mtp",
-        block=block,
-        target_size=block.hidden_size,
-        hidden_first=True,
-        taps=(target.num_layers,),
+        block=dataclasses.replace(target, num_layers=1, experts=experts),
+        target_size=target.hidden_size,
+        hidden_first=not deepseek,
+        taps=() if deepseek else (target.num_layers,),
     )
 
 
@@ -182,22 +188,28 @@ def load_head(
     Raises:
         ValueError: as ``load.load_params``, or a reduced vocabulary's d2t is wrong.
     """
-    entries = find_tensors(folder, functools.partial(head_name, method))
+    entries = find_tensors(folder, functools.partial(head_name, method, len(target["layers"])))
     mapped, _ = entries.pop("d2t", None), entries.pop("t2d", None)
     leaves = jax.tree_util.tree_flatten_with_path(shapes(config))[0]
-    wanted = {tuple(key.key for key in keys): tuple(leaf.shape) for keys, leaf in leaves}
+    wanted = {tuple(key.key for key in keys): leaf for keys, leaf in leaves}
     wanted.pop(("say",), None)
     shared = {
         path: value for path, value in lent(config, target).items() if name(path) not in entries
     }
-    held = {path: holder(config, path, entries) for path in wanted if path not in shared}
-    expected = {held[path]: shape for path, shape in wanted.items() if path in held}
+    held: dict[Route, tuple[str, ...]] = {}  # by what names a parameter is stored
+    expected: dict[str, tuple[int, ...]] = {}
+    for path, leaf in wanted.items():
+        if path not in shared:
+            stored = {
+                holder(config, one, entries): shape for one, shape in members(path, leaf.shape)
+            }
+            held[path] = tuple(stored)
+            expected |= stored
     check_tensors(folder, entries, expected)
 
-    dtype = config.block.dtype if isinstance(config, FeatureConfig) else config.dtype
     read = {
-        stored: read_tensor(entries[stored], stored, shape, dtype, device)
-        for stored, shape in expected.items()
+        names: read_tensor({one: entries[one] for one in names}, wanted[path], device)
+        for path, names in held.items()
     }
     params: dict = {}
     for path in wanted:
