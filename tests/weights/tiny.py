@@ -39,10 +39,10 @@ LLAMA3 = {  # original context 16: most of the 40 positions lie beyond it
 }
 YARN = {
     "rope_type": "yarn",
-    "rope_theta": 5000.0,
+    "rope_theta": 100.0,
     "factor": 4.0,
-    "beta_fast": 4.0,
-    "beta_slow": 0.5,
+    "beta_fast": 1.0,
+    "beta_slow": 0.25,
     "original_max_position_embeddings": 16,
 }
 DEEPSEEK = SIZES | {  # one dense layer, then one with experts
