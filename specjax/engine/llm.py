@@ -87,7 +87,9 @@ class LLM:
             raise ValueError(f"seed must be an integer, got {seed!r}.")
         mesh = choose_devices(device, tensor_parallel_size)
         given = legacy or speculative_config
-        self.speculative_config = None if given is None else SpeculativeConfig.from_dict(given)
+        self.speculative_config = (
+            None if given is None else SpeculativeConfig.from_dict(given, resolve(model))
+        )
         if dtype == "auto" and mesh.devices.flat[0].platform == "cpu":
             dtype = "float32"
         target, draft = self._describe(model, tokenizer, dtype, max_model_len)

@@ -10,6 +10,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, no_type_check
 
+from specjax.bundled import BUNDLED
 from specjax.engine.rule_options import RULES, posterior, synthetic_rates
 from specjax.files import read_json_object
 
@@ -115,11 +116,15 @@ class SpeculativeConfig:
 
     @classmethod
     def from_dict(
-        cls, config: "Mapping[str, Any] | str | SpeculativeConfig"
+        cls,
+        config: "Mapping[str, Any] | str | SpeculativeConfig",
+        target: Path | None = None,
     ) -> "SpeculativeConfig":
         """Read a `speculative_config`: a mapping, its JSON text, or the thing itself.
 
-        Options without effect here (`INERT`) are accepted with one UserWarning.
+        Options without effect here (`INERT`) are accepted with one UserWarning. Where
+        num_speculative_tokens is missing it is what the head's config.json says it predicts;
+        MTP layers that come without a model are part of the ``target``, a folder.
 
         Raises:
             ValueError: not JSON, not a mapping, an unknown key (the message names the nearest
@@ -145,7 +150,12 @@ class SpeculativeConfig:
             if key not in valid:
                 raise ValueError(f"unknown speculative_config key {key!r}.{suggest(key, valid)}")
         given = {key: value for key, value in config.items() if key in known}
-        result = cls(**{"num_speculative_tokens": None, **given})
+        if given.get("num_speculative_tokens") is None:
+            folder = given.get("model") or target
+            folder = BUNDLED.get(str(folder), folder)
+            own = None if folder is None else predicted(Path(folder), given.get("method"))
+            given["num_speculative_tokens"] = own
+        result = cls(**given)
         for key, off in ONLY_OFF.items():
             if config.get(key) not in off:
                 raise ValueError(
@@ -274,6 +284,19 @@ def infer_method(model: str) -> str:
     if "eagle3" in name:
         return "eagle3"
     return "eagle" if "eagle-" in name else "draft_model"
+
+
+def predicted(folder: Path, method: str | None) -> int | None:
+    """Return how many tokens a head was trained to predict, if its config.json says so.
+
+    It is `n_predict`, or the number of MTP layers.
+    """
+    path = folder / "config.json"
+    config = read_json_object(path) if path.is_file() else {}
+    kind = method or infer_method(str(folder))
+    key = "num_nextn_predict_layers" if kind.endswith("mtp") else "n_predict"
+    value = config.get(key) if kind.endswith(HEADS) else None
+    return value if isinstance(value, int) and value > 0 else None
 
 
 def suggest(word: Any, valid: Collection[str]) -> str:

@@ -136,6 +136,13 @@ def test_more_tokens_than_heads_are_refused_before_any_weight_is_read(built):
         LLM(built["target"], speculative_config=config)
 
 
+def test_more_tokens_than_mtp_layers_must_be_a_multiple_of_them(built, tmp_path):
+    folder = changed(built["mimo"], tmp_path / "mimo", {"num_nextn_predict_layers": 2})
+    config = {"method": "mtp", "num_speculative_tokens": 3}
+    with pytest.raises(ValueError, match="=3 must be divisible by the 2 tokens .* use 2"):
+        LLM(folder, speculative_config=config)
+
+
 def write_speculator(folder, *, tied, scale_input):
     """Write an MLP speculator as IBM does; of tied stages only what differs is stored."""
     rng, weights = np.random.default_rng(3), {}
@@ -215,11 +222,10 @@ def test_an_mlp_speculator_is_found_by_its_config_and_leaves_the_text(built, tmp
     folder, _ = write_speculator(tmp_path / "head", tied=True, scale_input=True)
     params = SamplingParams(temperature=0.8, max_tokens=24, seed=3, ignore_eos=True)
     prompt = {"prompt_token_ids": [5, 7, 11]}
-    drafter = {"model": str(folder), "num_speculative_tokens": STAGES}
-    plain, spoken = (
-        LLM(built["target"], speculative_config=config, max_model_len=64).generate(
-            prompt, params, use_tqdm=False
-        )
-        for config in (None, drafter)
+    plain, llm = (
+        LLM(built["target"], speculative_config=config, max_model_len=64)
+        for config in (None, {"model": str(folder)})
     )
-    assert plain[0].outputs[0].token_ids == spoken[0].outputs[0].token_ids
+    assert llm.speculative_config.num_speculative_tokens == STAGES
+    said, spoken = (one.generate(prompt, params, use_tqdm=False) for one in (plain, llm))
+    assert said[0].outputs[0].token_ids == spoken[0].outputs[0].token_ids
