@@ -140,6 +140,7 @@ class MedusaConfig:
     vocab_size: int
     bias: bool = False
     shared_head: bool = False  # one LM head for all, the target's if it brings none
+    draft_vocab_size: int | None = None  # of the tokens it can name, where these are fewer
     dtype: str = "float32"
 
 
