@@ -184,14 +184,14 @@ def load_head(
     """
     entries = find_tensors(folder, functools.partial(head_name, method))
     mapped, _ = entries.pop("d2t", None), entries.pop("t2d", None)
-    leaves = jax.tree_util.tree_flatten_with_path(shapes(config))[0]
-    wanted = {tuple(key.key for key in keys): tuple(leaf.shape) for keys, leaf in leaves}
+    wanted = {path: tuple(leaf.shape) for path, leaf in paths(shapes(config)).items()}
     wanted.pop(("say",), None)
-    shared = {
-        path: value for path, value in lent(config, target).items() if name(path) not in entries
+    shared = {path for path in lent(config, target) if name(path) not in entries}
+    expected = {
+        holder(config, path, entries): shape
+        for path, shape in wanted.items()
+        if path not in shared
     }
-    held = {path: holder(config, path, entries) for path in wanted if path not in shared}
-    expected = {held[path]: shape for path, shape in wanted.items() if path in held}
     check_tensors(folder, entries, expected)
 
     dtype = config.block.dtype if isinstance(config, FeatureConfig) else config.dtype
@@ -199,13 +199,34 @@ def load_head(
         stored: read_tensor(entries[stored], stored, shape, dtype, device)
         for stored, shape in expected.items()
     }
-    params: dict = {}
-    for path in wanted:
-        place(params, path, shared[path] if path in shared else read[held[path]])
+    say = None
     if isinstance(config, FeatureConfig) and config.draft_vocab_size is not None:
-        say = invert(mapped, config.draft_vocab_size, config.block.vocab_size, folder)
-        place(params, ("say",), jax.device_put(say, device))
+        kept = read_map(mapped, config.draft_vocab_size, config.block.vocab_size, folder)
+        say = jax.device_put(rows_of(kept, config.block.vocab_size), device)
+    return assemble(config, read, target, say)
+
+
+def assemble(
+    config: HeadConfig, own: Mapping[str, jax.Array], target: PyTree, say: jax.Array | None
+) -> PyTree:
+    """Lay out a head's weights as ``shapes(config)`` does.
+
+    ``own`` are the arrays it brings, by dotted path; what is not among them is that of the
+    stage it is tied to, or the target's own array. ``say`` is a reduced vocabulary's map.
+    """
+    shared, params = lent(config, target), {}
+    for path in paths(shapes(config)):
+        stored = holder(config, path, own)
+        value = say if path == ("say",) else own[stored] if stored in own else shared[path]
+        assert value is not None
+        place(params, path, value)
     return params
+
+
+def paths(tree: PyTree) -> dict[Route, Any]:
+    """Return the leaves of a nested dict by their path."""
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {tuple(key.key for key in keys): leaf for keys, leaf in leaves}
 
 
 def name(path: Route) -> str:
@@ -226,7 +247,7 @@ def lent(config: HeadConfig, target: PyTree) -> dict[Route, jax.Array]:
     return {}
 
 
-def holder(config: HeadConfig, path: Route, entries: dict[str, Entry]) -> str:
+def holder(config: HeadConfig, path: Route, entries: Mapping[str, Any]) -> str:
     """Name the stored tensor of a path: of tied stages only the first need be stored."""
     if not isinstance(config, SpeculatorConfig) or not config.tied or name(path) in entries:
         return name(path)
@@ -234,8 +255,8 @@ def holder(config: HeadConfig, path: Route, entries: dict[str, Entry]) -> str:
     return name(("stages", min(int(stage), 1 if part == "proj" else 0), part, leaf))
 
 
-def invert(entry: Entry | None, rows: int, vocab_size: int, folder: Path) -> jax.Array:
-    """Turn d2t (row i is token i + d2t[i]) into each token's row, one past the last if it has none.
+def read_map(entry: Entry | None, rows: int, vocab_size: int, folder: Path) -> np.ndarray:
+    """Turn d2t (row i is token i + d2t[i]) into the token of each row.
 
     Raises ValueError when it is missing or names a token twice or one the target lacks.
     """
@@ -246,6 +267,11 @@ def invert(entry: Entry | None, rows: int, vocab_size: int, folder: Path) -> jax
     tokens = np.arange(rows) + offsets
     if len(np.unique(tokens)) != rows or tokens.min() < 0 or tokens.max() >= vocab_size:
         raise ValueError(f"{folder}: d2t must name {rows} different tokens below {vocab_size}")
-    say = np.full(vocab_size, rows, np.int32)
-    say[tokens] = np.arange(rows)
+    return tokens
+
+
+def rows_of(tokens: np.ndarray, vocab_size: int) -> jax.Array:
+    """Return each token's row in a reduced vocabulary, one past the last if it has none."""
+    say = np.full(vocab_size, len(tokens), np.int32)
+    say[tokens] = np.arange(len(tokens))
     return jnp.asarray(say)
