@@ -28,6 +28,7 @@ class HeadTrainConfig(RunConfig):
     intermediate_size: int = 768  # of the MLP in eagle's and eagle3's block
     draft_vocab_size: int | None = None  # eagle3's own, of the most frequent tokens
     num_layers: int = 2  # residual layers of a Medusa head
+    start: str | None = None  # folder of such a head, to go on from its weights
     learning_rate: float = 4e-3
 
     def __post_init__(self):
@@ -109,6 +110,4 @@ def head_config(config: HeadTrainConfig, target: ModelConfig) -> HeadConfig:
     if rows is not None and not 0 < rows < vocab_size:
         raise ValueError(f"draft_vocab_size must be below the target's {vocab_size}, got {rows}")
     kind = "eagle3" if config.kind == "eagle3" else "eagle"
-    return FeatureConfig(
-        kind=kind, block=llama, target_size=size, taps=taps, draft_vocab_size=rows
-    )
+    return FeatureConfig(kind=kind, block=llama, target_size=size, taps=taps, draft_vocab_size=rows)

@@ -1,6 +1,7 @@
 """Train a drafting head on what its target shows, to a folder vLLM loads."""
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -20,7 +21,15 @@ from specjax.train.losses import cross_entropy, divergence, overlap, regression
 from specjax.train.run import Trained, Work, read_run, settle, train
 from specjax.train.unrolled import Drafted, build_unrolled
 from specjax.types import PyTree
-from specjax.weights.heads import assemble, lent, name, paths, rows_of
+from specjax.weights.heads import (
+    assemble,
+    lent,
+    name,
+    paths,
+    read_head,
+    read_head_config,
+    rows_of,
+)
 from specjax.weights.hf_config import read_config
 from specjax.weights.load import load_params
 from specjax.weights.save_heads import save_head
@@ -46,13 +55,29 @@ def train_head(config: HeadTrainConfig, shards: Path | None = None, *, resume: b
         raise ValueError(f"{shards} was made otherwise: {source.config}, asked {config.source}")
     target = load_params(folder, facts)
     out.mkdir(parents=True, exist_ok=True)
-    kept = frequent_tokens(head, source)
-    make = functools.partial(make_work, config, head, facts, target, source, kept)
+    if config.start is None:
+        kept = frequent_tokens(head, source)
+        first = functools.partial(first_weights, head, facts, target, kept, config.seed)
+    else:
+        own, kept = read_start(config, head, facts, target)
+        first = functools.partial(jax.tree.map, jnp.copy, own)
+    make = functools.partial(make_work, config, head, facts, target, source, kept, first)
     steps = settle(config, run, source.data, make)
     best, loss = train(config, steps, make(steps))
     save_head(out / "model", config.kind, head, best.params, kept)
     draw_losses(out)
     return Trained(out / "model", int(best.step), loss)
+
+
+def read_start(
+    config: HeadTrainConfig, head: HeadConfig, facts: ModelConfig, target: PyTree
+) -> tuple[Flat, np.ndarray | None]:
+    """Read the head to go on from. Raises ValueError where it is another than asked."""
+    folder = resolve(config.start or "")
+    found = read_head_config(folder, config.kind, facts)
+    if found != head:
+        raise ValueError(f"{folder} holds another head: {found}, asked {head}")
+    return read_head(folder, config.kind, head, target)
 
 
 def frequent_tokens(head: HeadConfig, source: Source) -> np.ndarray | None:
@@ -156,6 +181,7 @@ def make_work(
     target: PyTree,
     source: Source,
     kept: np.ndarray | None,
+    first: Callable[[], Flat],
     steps: int,
 ) -> Work:
     """Compile the run's functions."""
@@ -187,7 +213,9 @@ def make_work(
     def measure_all(own: Flat) -> dict:
         batches = (source.read("held_out", i) for i in range(source.config.num_held_out))
         rows = [judge(own, target, batch) for batch in batches]
-        loss, agree, accept = (np.mean([np.asarray(x) for x in xs], 0) for xs in zip(*rows, strict=True))
+        loss, agree, accept = (
+            np.mean([np.asarray(x) for x in xs], 0) for xs in zip(*rows, strict=True)
+        )
         return {
             "held_out_loss": float(loss),
             "agreement": np.round(agree, 4).tolist(),
@@ -195,7 +223,7 @@ def make_work(
         }
 
     return Work(
-        init=jax.jit(lambda: start(first_weights(head, facts, target, kept, config.seed))),
+        init=jax.jit(lambda: start(first())),
         update=lambda state, batch: move(state, target, batch),
         batch=lambda step: source.read("train", step % count),
         measure=measure_all,

@@ -73,9 +73,7 @@ def affordable_steps(config: RunConfig, work: Work, minutes: float) -> int:
     return max(1, int(60 * minutes / (sorted(seconds[1:])[3] + measuring)))
 
 
-def settle(
-    config: RunConfig, run: dict | None, data: str, make_work: Callable[[int], Work]
-) -> int:
+def settle(config: RunConfig, run: dict | None, data: str, make_work: Callable[[int], Work]) -> int:
     """Return the number of steps, which a fresh run settles and writes to out/run.json.
 
     Raises ValueError when the run began on other data.

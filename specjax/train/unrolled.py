@@ -59,9 +59,7 @@ def unrolled_features(config: FeatureConfig, depth: int, layers: tuple[int, ...]
         cache, drafted = head.init_cache(rows, depth * pairs), []
         for level in range(depth):
             visible, window = sees(pairs, level), (level + 1) * pairs
-            after, cache = head.forward(
-                params, tokens, features, positions, visible, cache, window
-            )
+            after, cache = head.forward(params, tokens, features, positions, visible, cache, window)
             drafted.append(Drafted(head.logits(params, after[:, level:]), after[:, level:]))
             features = jnp.concatenate([jnp.zeros((rows, 1, size), after.dtype), after[:, :-1]], 1)
         return drafted

@@ -182,28 +182,38 @@ def load_head(
     Raises:
         ValueError: as ``load.load_params``, or a reduced vocabulary's d2t is wrong.
     """
+    own, kept = read_head(folder, method, config, target, device)
+    if kept is None or not isinstance(config, FeatureConfig):
+        return assemble(config, own, target, None)
+    say = jax.device_put(rows_of(kept, config.block.vocab_size), device)
+    return assemble(config, own, target, say)
+
+
+def read_head(
+    folder: Path, method: str, config: HeadConfig, target: PyTree, device: Any = None
+) -> tuple[dict[str, jax.Array], np.ndarray | None]:
+    """Read what a checkpoint brings itself: weights by dotted path, a reduced vocabulary's tokens.
+
+    Raises ValueError as ``load_head``.
+    """
     entries = find_tensors(folder, functools.partial(head_name, method))
     mapped, _ = entries.pop("d2t", None), entries.pop("t2d", None)
     wanted = {path: tuple(leaf.shape) for path, leaf in paths(shapes(config)).items()}
     wanted.pop(("say",), None)
     shared = {path for path in lent(config, target) if name(path) not in entries}
     expected = {
-        holder(config, path, entries): shape
-        for path, shape in wanted.items()
-        if path not in shared
+        holder(config, path, entries): shape for path, shape in wanted.items() if path not in shared
     }
     check_tensors(folder, entries, expected)
 
     dtype = config.block.dtype if isinstance(config, FeatureConfig) else config.dtype
-    read = {
+    own = {
         stored: read_tensor(entries[stored], stored, shape, dtype, device)
         for stored, shape in expected.items()
     }
-    say = None
-    if isinstance(config, FeatureConfig) and config.draft_vocab_size is not None:
-        kept = read_map(mapped, config.draft_vocab_size, config.block.vocab_size, folder)
-        say = jax.device_put(rows_of(kept, config.block.vocab_size), device)
-    return assemble(config, read, target, say)
+    if not isinstance(config, FeatureConfig) or config.draft_vocab_size is None:
+        return own, None
+    return own, read_map(mapped, config.draft_vocab_size, config.block.vocab_size, folder)
 
 
 def assemble(
