@@ -147,3 +147,24 @@ def head_name(kind: str, num_layers: int, name: str) -> str | None:
         if found:
             return found.expand(path) + name[found.end() :]
     return None
+
+
+WRITTEN = {  # what ``head_name`` undoes, where a checkpoint's names are not our paths
+    "mtp": (
+        (r"enorm\.", "model.mtp_layers.0.token_layernorm."),
+        (r"hnorm\.", "model.mtp_layers.0.hidden_layernorm."),
+        (r"eh_proj\.", "model.mtp_layers.0.input_proj."),
+        (r"norm\.", "model.mtp_layers.0.final_layernorm."),
+        (r"block\.", "model.mtp_layers.0."),
+    ),
+    "mlp_speculator": ((r"stages\.(\d+)\.(\w+)\.", r"speculator.\2.\1."),),
+}
+
+
+def stored_name(kind: str, path: str) -> str:
+    """Return the name that vLLM reads a head's tensor by."""
+    for pattern, name in WRITTEN.get(kind, ()):
+        found = re.match(pattern, path)
+        if found:
+            return found.expand(name) + path[found.end() :]
+    return path

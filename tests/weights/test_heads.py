@@ -96,7 +96,8 @@ def test_a_reduced_vocabulary_says_which_row_each_token_has(built, target):
         ("eagle3", "eagle3", {"num_aux_hidden_states": 2}, "num_aux_hidden_states is 2"),
         ("eagle3", "eagle3", {"num_hidden_layers": 2}, "num_hidden_layers must be 1"),
         ("eagle3", "eagle3_reduced", {"draft_vocab_size": 200}, "misshapen"),
-        ("medusa", "medusa", {"truncated_vocab_size": 99}, "truncated_vocab_size=99"),
+        ("medusa", "medusa", {"truncated_vocab_size": 257}, "=257 is more than vocab_size=256"),
+        ("medusa", "medusa", {"truncated_vocab_size": 99}, "needs token_map, .* got nothing"),
         ("medusa", "medusa", {"num_heads": None}, "num_heads must be at least 1, got None"),
         ("medusa", "medusa", {"num_heads": 4}, "missing"),
         ("mlp_speculator", "medusa", {}, "emb_dim must be at least 1, got None"),
@@ -128,6 +129,38 @@ def test_a_reduced_vocabulary_without_its_map_is_refused(built, target, tmp_path
     folder = changed(built["eagle3_reduced"], tmp_path / "head", without=("d2t",))
     with pytest.raises(ValueError, match="needs d2t"):
         load(folder, "eagle3", target)
+
+
+TOKEN_MAP = np.random.default_rng(6).permutation(VOCAB)[:200]
+
+
+@pytest.mark.parametrize("stored", ["whole", "cut", "shared", "target's"])
+def test_medusa_of_a_reduced_vocabulary_names_its_tokens_only(built, target, tmp_path, stored):
+    """As in vLLM: the LM heads are stored whole or cut to the token_map, one each or one."""
+    heads = {f"lm_heads.{i}.weight" for i in range(3)}
+    weights = load_file(built["medusa"] / "model.safetensors")
+    facts = {"truncated_vocab_size": len(TOKEN_MAP)}
+    tensors, without = {"token_map": TOKEN_MAP}, set()
+    if stored == "cut":
+        tensors |= {head: weights[head][TOKEN_MAP] for head in heads}
+    if stored in ("shared", "target's"):
+        facts, without = facts | {"original_lm_head": True}, heads
+    if stored == "shared":
+        tensors["lm_head.weight"] = weights["lm_heads.0.weight"]
+    folder = changed(built["medusa"], tmp_path / "head", facts, tensors, without)
+    config, params = read_head_config(folder, "medusa", target[0]), load(folder, "medusa", target)
+    stages = build_stages(config)
+    hidden = np.random.default_rng(7).standard_normal((5, HIDDEN)).astype(np.float32)
+    for stage in range(3):
+        _, logits = stages.step(params, jnp.asarray(hidden), None, stage)
+        x = hidden @ weights[f"blocks.{stage}.layers.0.weight"].T
+        head = {"shared": weights["lm_heads.0.weight"], "target's": target[1]["lm_head"]["weight"]}
+        full = (hidden + x / (1 + np.exp(-x))) @ np.asarray(
+            head.get(stored, weights[f"lm_heads.{stage}.weight"])
+        ).T
+        np.testing.assert_allclose(logits[:, TOKEN_MAP], full[:, TOKEN_MAP], rtol=1e-4, atol=1e-5)
+        rest = np.setdiff1d(np.arange(VOCAB), TOKEN_MAP)
+        assert (np.asarray(logits)[:, rest] <= -1e30).all()
 
 
 def test_more_tokens_than_heads_are_refused_before_any_weight_is_read(built):
