@@ -93,9 +93,7 @@ class Decoder(nnx.Module):
         learned = config.positions == "learned"
         rows = config.max_position_embeddings + config.position_offset
         self.embed_positions = Embedding(rows, size, dtype=dtype, rngs=rngs) if learned else None
-        self.layers = nnx.List(
-            Layer(config, rngs=rngs, index=i) for i in range(config.num_layers)
-        )
+        self.layers = nnx.List(Layer(config, rngs=rngs, index=i) for i in range(config.num_layers))
         self.norm = Norm(config, size)
         self.lm_head = (
             None

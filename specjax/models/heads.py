@@ -122,9 +122,7 @@ class Eagle3(nnx.Module):
         return spread(self.lm_head(normed), self.say)
 
 
-def spread(
-    own: Float[Array, "*lead R"], say: nnx.Param | None
-) -> Float[Array, "*lead V"]:
+def spread(own: Float[Array, "*lead R"], say: nnx.Param | None) -> Float[Array, "*lead V"]:
     """Score the whole vocabulary, in float32, from the rows that a reduced one has.
 
     ``say`` is each token's row, or one past the last for a token that has none.

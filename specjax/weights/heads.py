@@ -126,8 +126,9 @@ def parse_mtp(raw: Raw, target: ModelConfig) -> FeatureConfig:
 def parse_medusa(raw: Raw, target: ModelConfig) -> MedusaConfig:
     """Read a Medusa config: vLLM's, or the authors' own, which tells the numbers only."""
     vocab_size = raw.get("vocab_size", target.vocab_size)
-    rows = raw.get("truncated_vocab_size") and number(raw, "truncated_vocab_size")
-    if rows is not None and rows > vocab_size:
+    given = raw.get("truncated_vocab_size") is not None
+    rows = number(raw, "truncated_vocab_size") if given else vocab_size
+    if rows > vocab_size:
         raise ValueError(f"truncated_vocab_size={rows} is more than vocab_size={vocab_size}")
     return MedusaConfig(
         num_heads=number(raw, "num_heads", "medusa_num_heads"),
@@ -232,8 +233,8 @@ def read_head(
     if isinstance(config, FeatureConfig):
         return own, read_map("d2t", maps["d2t"], rows, size, folder)
     kept = read_map("token_map", maps["token_map"], rows, size, folder)
-    heads = {key: head for key, head in {**lends, **own}.items() if key.startswith("lm_heads.")}
-    return own | {key: head[kept] if len(head) == size else head for key, head in heads.items()}, kept
+    heads = {key: value for key, value in (lends | own).items() if key.startswith("lm_heads.")}
+    return own | {k: v[kept] for k, v in heads.items() if len(v) == size}, kept
 
 
 def assemble(
@@ -285,9 +286,7 @@ def holder(config: HeadConfig, path: Route, entries: Mapping[str, Any]) -> str:
     return name(("stages", min(int(stage), 1 if part == "proj" else 0), part, leaf))
 
 
-def read_map(
-    key: str, entry: Entry | None, rows: int, vocab_size: int, folder: Path
-) -> np.ndarray:
+def read_map(key: str, entry: Entry | None, rows: int, vocab_size: int, folder: Path) -> np.ndarray:
     """Return the token of each row of a reduced vocabulary.
 
     Row i of EAGLE-3's d2t says i + d2t[i], of Medusa's token_map the token itself. Raises

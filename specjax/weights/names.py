@@ -113,6 +113,7 @@ def decoder_name(name: str, config: ModelConfig) -> str | None:
     return full_name(name)
 
 
+MEDUSA = re.compile(r"(?:medusa_heads\.)?\d+\.\d+\.(?:linear\.)?(?:weight|bias)")  # its authors'
 HEAD_NAMES = {  # of each kind of head: (what checkpoints write, our path), the first that fits
     "eagle": ((r"", ""),),
     "eagle3": ((r"layers\.0\.", "midlayer."), (r"", "")),

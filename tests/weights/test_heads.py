@@ -172,7 +172,7 @@ def test_more_tokens_than_heads_are_refused_before_any_weight_is_read(built):
 def test_more_tokens_than_mtp_layers_must_be_a_multiple_of_them(built, tmp_path):
     folder = changed(built["mimo"], tmp_path / "mimo", {"num_nextn_predict_layers": 2})
     config = {"method": "mtp", "num_speculative_tokens": 3}
-    with pytest.raises(ValueError, match="=3 must be divisible by the 2 tokens .* use 2"):
+    with pytest.raises(ValueError, match=r"=3 must be divisible by the 2 tokens .* use 2"):
         LLM(folder, speculative_config=config)
 
 
