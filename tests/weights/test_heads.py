@@ -10,17 +10,13 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from specjax import LLM, SamplingParams
-from specjax.drafters.stages import staged
 from specjax.models.build import build_stages
-from specjax.sampling import Sampling
-from specjax.types import Text
 from specjax.weights.heads import load_head, read_head_config
 from specjax.weights.hf_config import read_config
 from specjax.weights.load import load_params
 from tests.checkpoints.cycle import build
 from tests.checkpoints.language import HIDDEN, VOCAB
-
-INNER, STAGES = 48, 3
+from tests.checkpoints.speculator import STAGES, write_speculator
 
 
 @pytest.fixture(scope="module")
@@ -176,83 +172,8 @@ def test_more_tokens_than_mtp_layers_must_be_a_multiple_of_them(built, tmp_path)
         LLM(folder, speculative_config=config)
 
 
-def write_speculator(folder, *, tied, scale_input):
-    """Write an MLP speculator as IBM does; of tied stages only what differs is stored."""
-    rng, weights = np.random.default_rng(3), {}
-    for i in range(STAGES):
-        parts = {
-            "emb": (VOCAB, INNER),
-            "proj": (INNER, INNER if i else HIDDEN),
-            "head": (VOCAB, INNER),
-            "ln": (INNER,),
-        }
-        for part, shape in parts.items():
-            if not tied or i == 0 or (i == 1 and part == "proj"):
-                drawn = rng.standard_normal(shape) / np.sqrt(shape[-1] if part == "proj" else 1)
-                weights[f"speculator.{part}.{i}.weight"] = drawn.astype(np.float32)
-                if part == "ln":
-                    weights[f"speculator.ln.{i}.bias"] = (0.1 * drawn).astype(np.float32)
-    facts = {
-        "architectures": ["MLPSpeculatorPreTrainedModel"],
-        "model_type": "mlp_speculator",
-        "vocab_size": VOCAB,
-        "emb_dim": HIDDEN,
-        "inner_dim": INNER,
-        "n_predict": STAGES,
-        "tie_weights": tied,
-        "scale_input": scale_input,
-    }
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(facts))
-    save_file(weights, folder / "model.safetensors")
-    return folder, {name.removeprefix("speculator."): value for name, value in weights.items()}
-
-
-def speculate(weights, hidden, token, scale_input):
-    """Draft as fms-extras' MLPSpeculator does, in NumPy, one row at a time."""
-    erf = np.vectorize(__import__("math").erf)
-    state_weight = 0.5 ** (0.5 / STAGES)
-    emb_weight = np.sqrt((1 - state_weight**2) * (INNER / 2))
-
-    def get(part, i, leaf="weight"):
-        stage = i if f"{part}.{i}.{leaf}" in weights else min(i, 1 if part == "proj" else 0)
-        return weights[f"{part}.{stage}.{leaf}"].astype(np.float64)
-
-    state, drafted = hidden.astype(np.float64), []
-    if scale_input:
-        state = state / np.sqrt(np.mean(state**2) + 1e-6) / np.sqrt(2)
-    for i in range(STAGES):
-        z = get("proj", i) @ state + emb_weight / state_weight * get("emb", i)[token]
-        z = z / np.sqrt(np.mean(z**2) + 1e-6) * get("ln", i) + get("ln", i, "bias")
-        state = z * (1 + erf(z / np.sqrt(2))) / 2
-        token = int(np.argmax(get("head", i) @ state))
-        drafted.append(token)
-    return drafted
-
-
-@pytest.mark.parametrize(("tied", "scale_input"), [(False, False), (True, True)])
-def test_the_mlp_speculator_drafts_what_its_numpy_twin_drafts(target, tmp_path, tied, scale_input):
-    folder, weights = write_speculator(tmp_path / "head", tied=tied, scale_input=scale_input)
-    config = read_head_config(folder, "mlp_speculator", target[0])
-    params = load_head(folder, "mlp_speculator", config, target[1])
-    size, rng = 16, np.random.default_rng(4)
-    hidden = rng.standard_normal((size, HIDDEN)).astype(np.float32)
-    tokens = jnp.asarray(rng.integers(0, VOCAB, (size, 8)), jnp.int32)
-    lengths = jnp.asarray(rng.integers(1, 9, size), jnp.int32)
-    text = Text(tokens, lengths, lengths, lengths + 9, jnp.zeros(size, jnp.int32))
-    zeros = jnp.zeros(size)
-    sampling = Sampling(zeros, jnp.full(size, 9), jnp.full((size, 1), VOCAB))
-    drafter = staged(build_stages(config), STAGES)
-    keys = jax.random.split(jax.random.key(0), size)
-    propose = jax.jit(drafter.propose, static_argnums=5)
-    draft, _ = propose(params, jnp.asarray(hidden), text, sampling, keys, 8)
-    for b in range(size):
-        last = int(tokens[b, lengths[b] - 1])
-        assert draft.tokens[b].tolist() == [last, *speculate(weights, hidden[b], last, scale_input)]
-
-
 def test_an_mlp_speculator_is_found_by_its_config_and_leaves_the_text(built, tmp_path):
-    folder, _ = write_speculator(tmp_path / "head", tied=True, scale_input=True)
+    folder = write_speculator(tmp_path / "head", tied=True, scale_input=True)
     params = SamplingParams(temperature=0.8, max_tokens=24, seed=3, ignore_eos=True)
     prompt = {"prompt_token_ids": [5, 7, 11]}
     plain, llm = (
