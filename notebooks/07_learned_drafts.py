@@ -209,7 +209,7 @@ with tempfile.TemporaryDirectory() as scratch:
             data.marginal.estimate.sum(), counted.num_accepted_tokens / counted.num_drafts
         )
 assert said["medusa"] == said["eagle"]
-figure
+axes.get_figure()
 
 # %% [markdown]
 # ## What a draft costs
@@ -235,9 +235,8 @@ reads = {
     "eagle": K * (count(eagle[1]) + lm_head),
 }
 for name, number in reads.items():
-    print(
-        f"{name:12} {number / 1e6:5.1f} million weights, {number / reads['target']:.0%} of the target"
-    )
+    share = number / reads["target"]
+    print(f"{name:12} {number / 1e6:5.1f} million weights, {share:.0%} of the target")
 size = facts.hidden_size
 assert count(medusa[1]) == K * size * size  # one residual layer per head
 own_block = count(eagle[1]) - 2 * size * size  # but for fc, which joins token and feature
@@ -262,8 +261,8 @@ assert reads["eagle"] < reads["target"] / 2
 assert np.isclose(np.sort(np.asarray(words))[-2:].sum(), 0.8)
 
 # %% jupyter={"source_hidden": true} tags=["hide-input"]
-# Answer 2. Nothing happens to the text: the target says every token itself. The head, which is told
-# nothing new by x_i, falls back to where Medusa is. Only a look at the acceptance finds the mistake.
+# Answer 2. Nothing happens to the text: the target says every token itself. The head is told
+# nothing new by x_i, falls back. Only a look at the acceptance finds the mistake.
 shifted = held_out._replace(token_ids=jnp.roll(held_out.token_ids, 1, axis=1))
 right, wrong = (alphas(build("eagle")[3], eagle[1], one)[0] for one in (held_out, shifted))
 print(f"first position: {right:.2f}, with the shift forgotten {wrong:.2f}")
@@ -271,7 +270,7 @@ assert wrong < 0.7 * right
 
 # %% jupyter={"source_hidden": true} tags=["hide-input"]
 # Answer 3. Its own output of the step before: an imitation of a hidden state it was never trained
-# on. The recording of DeepSeek's layer below shows what that costs: little, in a language so simple.
+# on. The recording of DeepSeek's layer below shows what that costs: little, in so plain a language.
 
 # %% [markdown]
 # ## Check it on vLLM
@@ -312,10 +311,10 @@ assert abs(conditional["draft_model"] - conditional["draft_model"].mean()).max()
 #
 # - **问题**: 目标模型的隐藏状态 $h_n$ 所含的信息多于它输出的那一个 token. 用它起草的几种头
 #   (Medusa, MLP speculator, EAGLE, EAGLE-3, MTP) 到第 3 个位置时还知道自己在说什么吗?
-# - **公式**: 第 $i$ 位的接受概率 $\alpha_i = 1 - TV(p, q)$. 并行的头 (Medusa) 不知道前一个草稿 token,
+# - **公式**: 第 $i$ 位的接受概率 $\alpha_i = 1 - TV(p, q)$. 并行的头 (Medusa) 不知道前一个 token,
 #   只能用同一个 $q$ 应付所有情况: $\alpha_2 = \max_q E_x \sum_v \min(p(v|x), q(v))$;
 #   三个词的例子中最多 0.5, 而知道前一 token 的头可达 1.
-# - **训练**: 在目标模型自己说的话上训练 Medusa 与 EAGLE 各 40 步; 两者写成 vLLM 可加载的格式并实际起草;
+# - **训练**: 在目标模型自己说的话上训练 Medusa 与 EAGLE 各 40 步, 写成 vLLM 可加载的格式并起草;
 #   贪心解码下文本相同, 不同的只有接受率.
 # - **代价**: 一次起草读取的权重数: 草稿模型读 $K$ 遍自身; 头读一个块和目标的 LM head.
 # - **易错点**: EAGLE 读的是 $(h_i, x_{i+1})$; 忘记移位时文本不变, 只有接受率下降.
