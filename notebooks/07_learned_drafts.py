@@ -286,15 +286,13 @@ for name in ("draft_model", "medusa", "medusa_original", "eagle", "eagle3", "dee
     reached = (accepted_by[whole, None] >= np.arange(1, drafted.max() + 1)).sum(axis=0)
     conditional[name] = reached / np.append(whole.sum(), reached[:-1])
     print(f"{name:16} {whole.sum()} drafts: conditional {conditional[name].round(2)}")
-assert all(
-    conditional[name][1] < conditional[name][0] - 0.05 for name in ("medusa", "medusa_original")
-)
-assert conditional["eagle"][1] > conditional["eagle"][0]
-assert abs(conditional["draft_model"] - conditional["draft_model"].mean()).max() < 0.04
+lost = {name: rates[0] - rates[-1] for name, rates in conditional.items()}
+assert all((loss > 0.1) == name.startswith("medusa") for name, loss in lost.items())
 
 # %% [markdown]
-# Medusa's fall from position to position; of those that read their own words none do but DeepSeek's
-# layer, gently.
+# From the first to the last position Medusa's heads lose more than a tenth, each step of the way.
+# Those that read their own words lose less, or nothing; DeepSeek's one layer, used three times,
+# comes closest.
 #
 # ## 中文摘要
 #
@@ -307,5 +305,5 @@ assert abs(conditional["draft_model"] - conditional["draft_model"].mean()).max()
 #   EAGLE 写成 vLLM 可加载的格式并实际起草. 文本与起草者无关, 不同的只有轮数.
 # - **代价**: 一次起草读取的权重数: 草稿模型读 $K$ 遍自身; 头读一个块和目标的 LM head.
 # - **易错点**: EAGLE 读的是 $(h_i, x_{i+1})$; 忘记移位时文本不变, 只有接受率下降.
-# - **vLLM 实录**: Medusa 的条件接受率逐位下降, EAGLE 与草稿模型保持平稳;
-#   DeepSeek 的单层 MTP 重复使用三次, 缓慢下降.
+# - **vLLM 实录**: 从首位到末位, Medusa 的条件接受率下降超过 0.1, 读自己草稿的方法下降较少;
+#   DeepSeek 的单层 MTP 重复使用三次, 略有下降.
