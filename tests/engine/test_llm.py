@@ -348,7 +348,7 @@ def test_two_devices_share_the_weights_and_say_the_same():
     one, two, refused, split, equal = done.stdout.splitlines()
     assert one == two
     assert "use one of [1, 2]" in refused
-    assert (split, equal) == ("PartitionSpec(None, 'tensor', None)", "True")
+    assert (split, equal) == ("P(None, 'tensor', None)", "True")
 
 
 def test_unseeded_requests_share_no_seed_with_seeded_ones(plain):
