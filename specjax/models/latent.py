@@ -37,17 +37,19 @@ class LatentAttention(nnx.Module):
         def linear(size_in: int, size_out: int) -> Linear:
             return Linear(size_in, size_out, bias=False, dtype=dtype, rngs=rngs)
 
-        self.q_proj = linear(size, wide) if query_rank is None else None
-        self.q_a_proj = None if query_rank is None else linear(size, query_rank)
-        self.q_a_layernorm = None if query_rank is None else Norm(config, query_rank, EPSILON)
-        self.q_b_proj = None if query_rank is None else linear(query_rank, wide)
+        if query_rank is None:
+            self.q_proj = linear(size, wide)
+        else:
+            self.q_a_proj = linear(size, query_rank)
+            self.q_a_layernorm = Norm(config, query_rank, EPSILON)
+            self.q_b_proj = linear(query_rank, wide)
         self.kv_a_proj_with_mqa = linear(size, rank + facts.qk_rope_head_dim)
         self.kv_a_layernorm = Norm(config, rank, EPSILON)
         self.kv_b_proj = linear(rank, heads * (facts.qk_nope_head_dim + facts.v_head_dim))
         self.o_proj = linear(heads * facts.v_head_dim, size)
 
     def queries(self, x):
-        if self.q_proj is not None:
+        if self.facts.q_lora_rank is None:
             return self.q_proj(x)
         return self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x)))
 
