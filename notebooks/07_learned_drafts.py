@@ -178,7 +178,7 @@ assert medusa[3][0] > medusa[2][0]
 assert eagle[3][0] > eagle[2][0]
 
 # %% [markdown]
-# Thirty steps make a poor head; `specjax train` takes thousands. What does not depend on training is
+# Thirty steps make a poor head; `specjax train` takes thousands. What does not depend on training:
 # the example above, and the order in the recordings below.
 #
 # ## It drafts
