@@ -25,10 +25,13 @@ class Text(NamedTuple):
 
 
 class Cache(NamedTuple):
-    """Keys and values, one leaf per layer; while a row runs it lags the text by the root."""
+    """Keys and values, one leaf per layer; while a row runs it lags the text by the root.
+
+    Latent attention (``models.latent``) reads its values from its keys: those leaves have e = 0.
+    """
 
     keys: tuple[Float[Array, "B H T d"], ...]
-    values: tuple[Float[Array, "B H T d"], ...]
+    values: tuple[Float[Array, "B H T e"], ...]
     lengths: Int[Array, "B"]
 
 

@@ -258,15 +258,18 @@ def generate(
 @app.command(context_settings=FORWARDED)
 @plainly
 def train(arguments: Annotated[list[str] | None, typer.Argument(hidden=True)] = None) -> None:
-    """Train a small language model (specjax train lm --help)."""
+    """Train small language models and drafting heads (specjax train --help)."""
     from specjax.compile_cache import enable_compile_cache
     from specjax.train.command import lm
+    from specjax.train.head_command import COMMANDS, head_command, shards
 
     training = typer.Typer(
         help="Train small models on this machine.", no_args_is_help=True, add_completion=False
     )
-    training.callback()(lambda: None)  # keeps `lm` a command of its own
     training.command("lm")(plainly(lm))
+    training.command("shards")(plainly(shards))
+    for name, kind in COMMANDS.items():
+        training.command(name)(plainly(head_command(kind)))
     enable_compile_cache()
     code = training(arguments or [], prog_name="specjax train", standalone_mode=False)
     raise typer.Exit(code or 0)

@@ -21,7 +21,7 @@ from specjax.engine import extraction
 from specjax.engine.corpus import Corpus
 from specjax.engine.device import shard
 from specjax.engine.rule_options import LOSSY
-from specjax.engine.speculative import MODEL_FREE, SpeculativeConfig
+from specjax.engine.speculative import MODEL_FREE, SpeculativeConfig, predicted
 from specjax.engine.tokenizer import Tokenizer, load_tokenizer
 from specjax.engine.vocabulary import Vocabulary, check_same, find_shared
 from specjax.models.build import HeadConfig, build_feature_head, build_stages, build_target
@@ -80,8 +80,11 @@ def match(target: Model, draft: Model, *, heterogeneous: bool) -> Model:
 def describe_head(target: Model, config: SpeculativeConfig) -> Head:
     """Read what a head is; an MTP layer is part of the target's own checkpoint by default.
 
-    Raises ValueError when it is no head of this kind, or of another target, or when it has
-    fewer stages than tokens are to be drafted.
+    A feature head is used again for tokens beyond those it was trained to predict, each time
+    for all of them (vLLM's rule).
+
+    Raises ValueError when it is no head of this kind, or of another target, when it has fewer
+    stages than tokens are to be drafted, or when these are no multiple of what it predicts.
     """
     method, depth = str(config.method), config.depth
     folder = target.folder if config.model is None else resolve(config.model)
@@ -95,6 +98,12 @@ def describe_head(target: Model, config: SpeculativeConfig) -> Head:
         raise ValueError(
             f"{config.name_depth()} is more than the {stages} tokens that {folder} can draft: "
             f"use at most {stages}."
+        )
+    own = predicted(str(folder), method)
+    if own is not None and depth > own and depth % own:
+        raise ValueError(
+            f"num_speculative_tokens={depth} must be divisible by the {own} tokens that {folder} "
+            f"predicts: use {depth - depth % own}."
         )
     return head
 

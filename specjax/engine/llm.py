@@ -92,7 +92,9 @@ class LLM:
             raise ValueError(f"seed must be an integer, got {seed!r}.")
         mesh = choose_devices(device, tensor_parallel_size)
         given = legacy or speculative_config
-        self.speculative_config = None if given is None else SpeculativeConfig.from_dict(given)
+        self.speculative_config = (
+            None if given is None else SpeculativeConfig.from_dict(given, resolve(model))
+        )
         self.connector = read_connector(kv_transfer_config, self.speculative_config)
         dtype = choose_dtype(dtype, mesh)
         target, draft = self._describe(model, tokenizer, dtype, max_model_len)

@@ -10,6 +10,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, no_type_check
 
+from specjax.bundled import BUNDLED
 from specjax.drafters.tree import Tree
 from specjax.engine import extraction
 from specjax.engine.rule_options import RULES, posterior, synthetic_rates
@@ -104,7 +105,7 @@ class SpeculativeConfig:
         if self.method == "suffix":
             self._complete_suffix()
         elif self.num_speculative_tokens is None and self.model is not None:
-            depth = draft_facts(self.model).get("n_predict")  # an MLP speculator's stages
+            depth = predicted(self.model, self.method)
             object.__setattr__(self, "num_speculative_tokens", depth)
         self._check_numbers()
         if self.method == "ngram":
@@ -126,11 +127,15 @@ class SpeculativeConfig:
 
     @classmethod
     def from_dict(
-        cls, config: "Mapping[str, Any] | str | SpeculativeConfig"
+        cls,
+        config: "Mapping[str, Any] | str | SpeculativeConfig",
+        target: Path | None = None,
     ) -> "SpeculativeConfig":
         """Read a `speculative_config`: a mapping, its JSON text, or the thing itself.
 
-        Options without effect here (`INERT`) are accepted with one UserWarning.
+        Options without effect here (`INERT`) are accepted with one UserWarning. Where
+        num_speculative_tokens is missing it is what the head's config.json says it predicts;
+        MTP layers that come without a model are part of the ``target``, a folder.
 
         Raises:
             ValueError: not JSON, not a mapping, an unknown key (the message names the nearest
@@ -150,7 +155,10 @@ class SpeculativeConfig:
             if key not in valid:
                 raise ValueError(f"unknown speculative_config key {key!r}.{suggest(key, valid)}")
         given = {key: value for key, value in config.items() if key in known}
-        result = cls(**{"num_speculative_tokens": None, **given})
+        depth = given.get("num_speculative_tokens")
+        if depth is None and given.get("model") is None and target is not None:
+            depth = predicted(str(target), given.get("method"))
+        result = cls(**{**given, "num_speculative_tokens": depth})
         for key, off in ONLY_OFF.items():
             if config.get(key) not in off:
                 raise ValueError(
@@ -330,7 +338,7 @@ class SpeculativeConfig:
 
 def draft_facts(model: str) -> dict[str, Any]:
     """Return a draft folder's config.json; nothing if ``model`` is no folder with one."""
-    path = Path(model) / "config.json"
+    path = Path(BUNDLED.get(model, model)) / "config.json"
     return read_json_object(path) if path.is_file() else {}
 
 
@@ -371,6 +379,17 @@ def infer_method(model: str) -> str:
     if "eagle3" in name:
         return "eagle3"
     return "eagle" if "eagle-" in name else "draft_model"
+
+
+def predicted(model: str, method: str | None) -> int | None:
+    """Return how many tokens a head was trained to predict, if its config.json says so.
+
+    It is `n_predict`, or the number of MTP layers.
+    """
+    kind = method or infer_method(model)
+    key = "num_nextn_predict_layers" if kind.endswith("mtp") else "n_predict"
+    value = draft_facts(model).get(key) if kind.endswith(HEADS) else None
+    return value if isinstance(value, int) and value > 0 else None
 
 
 def suggest(word: Any, valid: Collection[str]) -> str:

@@ -195,6 +195,31 @@ def test_the_method_is_read_off_the_draft_folder(tmp_path, name, facts, method):
     assert infer_method(str(folder)) == method
 
 
+@pytest.mark.parametrize(
+    ("given", "facts", "expected"),
+    [
+        ({"method": "mlp_speculator"}, {"n_predict": 3}, 3),
+        ({}, {"n_predict": 3, "model_type": "mlp_speculator"}, 3),
+        ({"method": "deepseek_mtp"}, {"num_nextn_predict_layers": 2, "n_predict": 9}, 2),
+        ({"method": "mtp", "num_speculative_tokens": 6}, {"num_nextn_predict_layers": 2}, 6),
+    ],
+)
+def test_k_is_what_the_head_predicts_unless_it_is_given(tmp_path, given, facts, expected):
+    (tmp_path / "config.json").write_text(json.dumps(facts))
+    for where in ({"model": str(tmp_path)}, {}):
+        if where or given.get("method", "").endswith("mtp"):  # an MTP layer is the target's own
+            config = SpeculativeConfig.from_dict({**given, **where}, tmp_path)
+            assert config.num_speculative_tokens == expected
+
+
+@pytest.mark.parametrize("facts", [{}, {"n_predict": 0}, {"n_predict": "3"}, {"n_predict": None}])
+def test_a_head_that_does_not_say_what_it_predicts_needs_k(tmp_path, facts):
+    (tmp_path / "config.json").write_text(json.dumps(facts))
+    for method in ("eagle", "medusa", "mlp_speculator", "draft_model"):
+        with pytest.raises(ValueError, match="num_speculative_tokens must be provided"):
+            SpeculativeConfig.from_dict({"method": method, "model": str(tmp_path)})
+
+
 def test_a_broken_draft_config_is_named(tmp_path):
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ValueError, match=r"config\.json is not valid JSON"):

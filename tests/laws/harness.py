@@ -10,7 +10,14 @@ import numpy as np
 
 from specjax import decode
 from specjax import sampling as s
-from specjax.config import FeatureConfig, MedusaConfig, ModelConfig, SpeculatorConfig
+from specjax.config import (
+    Experts,
+    FeatureConfig,
+    Latent,
+    MedusaConfig,
+    ModelConfig,
+    SpeculatorConfig,
+)
 from specjax.drafters.draft_model import draft_model
 from specjax.drafters.feature import feature
 from specjax.drafters.hidden_states import hidden_states
@@ -49,6 +56,26 @@ TAPS = 1, 2
 TARGET = build_target(TINY, TAPS)
 K = 4  # of every chain
 BLOCK = dataclasses.replace(TINY, num_layers=1, tie_word_embeddings=False)
+LATENT = dataclasses.replace(  # DeepSeek's attention, and its experts in every layer
+    TINY,
+    num_kv_heads=1,
+    qk_norm=False,
+    tie_word_embeddings=False,
+    latent=Latent(
+        kv_lora_rank=12, q_lora_rank=10, qk_nope_head_dim=6, qk_rope_head_dim=8, v_head_dim=5
+    ),
+    experts=Experts(
+        n_routed_experts=8,
+        n_shared_experts=1,
+        num_experts_per_tok=2,
+        moe_intermediate_size=12,
+        n_group=4,
+        topk_group=2,
+        norm_topk_prob=True,
+        routed_scaling_factor=1.5,
+        first_k_dense_replace=0,
+    ),
+)
 FEATURE = FeatureConfig(kind="eagle", block=BLOCK, target_size=32)
 HEADS: dict[str, tuple[HeadConfig, str]] = {  # and draft_sample_method
     "eagle": (FEATURE, "greedy"),
@@ -57,6 +84,10 @@ HEADS: dict[str, tuple[HeadConfig, str]] = {  # and draft_sample_method
         "coupled",
     ),
     "mtp": (dataclasses.replace(FEATURE, kind="mtp"), "greedy"),
+    "deepseek_mtp": (
+        dataclasses.replace(FEATURE, kind="mtp", block=dataclasses.replace(LATENT, num_layers=1)),
+        "coupled",
+    ),
     "medusa": (MedusaConfig(num_heads=K, num_layers=1, hidden_size=32, vocab_size=VOCAB), "greedy"),
     "mlp_speculator": (
         SpeculatorConfig(num_stages=K, hidden_size=32, inner_size=24, vocab_size=VOCAB),
