@@ -3,7 +3,7 @@
 import hashlib
 import json
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from specjax.files import write_atomically
 FIELDS = {"tokens", "lengths", "vocabulary"}
 
 
-def save(path: Path, responses: Sequence[Sequence[int]], tokenizer: Tokenizer) -> None:
+def save(path: Path, responses: Collection[Sequence[int]], tokenizer: Tokenizer) -> None:
     """Write responses, oldest first, as an .npz file, whole or not at all."""
     with write_atomically(path) as file:
         np.savez_compressed(

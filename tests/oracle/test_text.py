@@ -17,8 +17,9 @@ K, NUM_TOKENS, MAX_MODEL_LEN = 3, 64, 512
 GREEDY = {"temperature": 0.0, "max_tokens": NUM_TOKENS, "ignore_eos": True}
 TOLERANCE = 1e-4  # of logits, relative to the largest
 NGRAM = {"method": "ngram", "prompt_lookup_max": 3, "prompt_lookup_min": 1}
+SUFFIX = {"method": "suffix", "suffix_decoding_max_cached_requests": 0}
 DRAFT = {"method": "draft_model", "model": "bundled:draft"}
-CONFIGS = {"plain": None, "ngram": NGRAM, "draft_model": DRAFT}
+CONFIGS = {"plain": None, "ngram": NGRAM, "suffix": SUFFIX, "draft_model": DRAFT}
 CONFIGS = {k: v and {**v, "num_speculative_tokens": K} for k, v in CONFIGS.items()}
 SPECULATIVE = [name for name, config in CONFIGS.items() if config]
 
@@ -145,6 +146,30 @@ def test_counters_are_vllms(method, vllm, compared):
         f"equal, {total.num_accepted_tokens} accepted"
         + ("" if len(rows) == len(mine) else "; totals not compared"),
     )
+
+
+def test_drafts_from_what_others_said_are_vllms(vllm, compared, tmp_path):
+    """One request at a time, and all of them twice: the second time everything was said before.
+
+    Rounds are calls of their own here (a trace makes them so): vLLM learns in every step, too.
+    """
+    config = {"method": "suffix", "num_speculative_tokens": K}
+    prompts = [list(one.prompt_token_ids) for one in ours("plain")[1][:12]] * 2
+    llm = LLM("bundled", speculative_config=config, max_model_len=MAX_MODEL_LEN, max_num_seqs=1)
+    asked = [{"prompt_token_ids": prompt} for prompt in prompts]
+    mine = llm.generate(asked, SamplingParams(**GREEDY), use_tqdm=False, trace=tmp_path / "trace")
+    shared = {**job("plain"), "prompts": prompts, "speculative_config": config}
+    shared["engine"] = {"max_model_len": MAX_MODEL_LEN, "max_num_seqs": 1}
+    theirs, number = vllm("text_suffix_shared", shared), 0
+    assert not triage("text_suffix_shared", vllm, mine, theirs)
+    for one, rounds in zip(mine, theirs["rounds"], strict=True):
+        assert [[at, list(draft)] for at, draft in one.outputs[0].drafts] == rounds
+        number += len(rounds)
+    rates = [one.outputs[0].spec_decode_metrics.draft_acceptance_rate for one in mine]
+    again = float(np.mean(rates[12:]))
+    assert again > 0.9 > float(np.mean(rates[:12]))
+    result = f"equal; replayed, {again:.0%} are accepted"
+    compared("drafts, suffix, shared responses", "what vLLM verified", f"{number} drafts", result)
 
 
 def test_vllm_verifies_our_drafts_as_we_do(vllm, compared):
