@@ -214,8 +214,9 @@ def indexed(tokens: np.ndarray) -> tuple[Index | None, float]:
         if first == RESPONSE:
             start = time.perf_counter()  # compiled
         index = index._replace(active=jnp.zeros_like(index.active))
-        one = jnp.asarray(tokens[first : first + RESPONSE])[None]
-        index = append(index, one, jnp.full(1, one.shape[1], jnp.int32))
+        one = tokens[first : first + RESPONSE]
+        count = jnp.full(1, len(one), jnp.int32)
+        index = append(index, jnp.asarray(np.resize(one, (1, RESPONSE))), count)
     jax.block_until_ready(index)
     return index, 1e3 * (time.perf_counter() - start) / max(len(tokens) - RESPONSE, 1)
 
@@ -241,8 +242,9 @@ def beside(
     goal: float | None = None,
 ) -> list[Row]:
     """Put milliseconds beside a peer's, if it is there, and beside a plain step's."""
-    bound = {} if goal is None else {"goal": f"<= {goal:g} ms", "met": took <= goal}
-    rows = [Row(name=name, value=took, unit="ms", **bound)]
+    rows = []
+    if goal is not None:
+        rows.append(Row(name=name, value=took, unit="ms", goal=f"<= {goal:g} ms", met=took <= goal))
     if peer is not None:
         rows.append(compare(name, took, "ms", peer, f"{who}, request by request"))
     if plain is not None:

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeGuard
 
 import typer
 
@@ -74,8 +74,13 @@ def read(file: Path) -> list[str | list[int]]:
             raise ValueError(f"{file} line {number} is not JSON: {error}") from None
         if isinstance(value, dict):
             value = value.get("token_ids", value.get("text"))
-        whole = isinstance(value, list) and all(type(one) is int for one in value)
-        if not (isinstance(value, str) or whole):
+        if isinstance(value, str) or is_ids(value):
+            found.append(value)
+        else:
             raise ValueError(f'{file} line {number} needs "text" or "token_ids", got {line:.80}.')
-        found.append(value)
     return found
+
+
+def is_ids(value: Any) -> TypeGuard[list[int]]:
+    """Say whether a JSON value is a list of token ids."""
+    return isinstance(value, list) and all(type(one) is int for one in value)

@@ -50,8 +50,9 @@ def guess(
     ranked = jnp.where(found, score, -1.0)[:, ::-1]  # the longest of equals comes first
     best = most - 1 - jnp.argmax(ranked, axis=1).astype(jnp.int32)
     row = jnp.arange(nodes.shape[0])
-    kept = (jnp.swapaxes(part[:, row, best], 0, 1) for part in parts)
-    return Guess(*kept, score[row, best], jnp.where(found.any(axis=1), best + 1, 0))
+    tokens, parents, probs, valid = (jnp.swapaxes(part[:, row, best], 0, 1) for part in parts)
+    match = jnp.where(found.any(axis=1), best + 1, 0)
+    return Guess(tokens, parents, probs, valid, score[row, best], match)
 
 
 def better(own: Guess, common: Guess) -> Guess:

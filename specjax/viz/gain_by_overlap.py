@@ -36,7 +36,7 @@ def gain_by_overlap(
         raise ValueError(f"need at least 3 requests to correlate, got {len(overlap)}")
     if ax is None:
         ax = Figure(figsize=(7.2, 4.0), dpi=150, layout="constrained").add_subplot()
-    points = Points(overlap, gain, float(spearmanr(overlap, gain).statistic))
+    points = Points(overlap, gain, float(spearmanr(overlap, gain)[0]))
     for (name, (x, y)), colour, mark in zip(kinds.items(), LINES, MARKS, strict=False):
         ax.plot(x, y, color=colour, marker=mark, linestyle="none", markersize=6, label=name)
     ax.set_xlabel("share of the output's word pairs that stand in the prompt", fontsize=SMALL)

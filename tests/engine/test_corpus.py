@@ -18,6 +18,12 @@ SUFFIX = {"method": "suffix", "num_speculative_tokens": 4, "suffix_decoding_max_
 APART = {"suffix_decoding_max_cached_requests": 0}
 
 
+def shared(llm: LLM) -> Corpus:
+    """Return the responses that an LLM's requests share."""
+    assert llm.corpus is not None
+    return llm.corpus
+
+
 def occurs(index, tokens) -> bool:
     """Say whether a string was ever indexed."""
     context = jnp.asarray([tokens], jnp.int32)
@@ -103,7 +109,7 @@ def test_no_draft_holds_a_word_of_anothers_prompt(llm, pair):
             drafted = {token for _, draft in output.drafts for token in draft}
             assert drafted
             assert drafted <= known
-    assert len(crowded.corpus.responses) == 2
+    assert len(shared(crowded).responses) == 2
 
 
 def test_no_cached_requests_means_nothing_is_shared(pair):
@@ -121,11 +127,11 @@ def test_a_corpus_is_saved_and_started_from(llm, pair, tmp_path):
     frozen = LLM(pair.target, speculative_config={**config, **APART})
     growing = LLM(pair.target, speculative_config=config)
     for engine in (frozen, growing):
-        assert list(engine.corpus.responses.values()) == responses
-        assert occurs(engine.corpus.index, list(range(60, 66)))
+        assert list(shared(engine).responses.values()) == responses
+        assert occurs(shared(engine).index, list(range(60, 66)))
         engine.generate({"prompt_token_ids": [1, 2, 3]}, SamplingParams(max_tokens=4))
-    assert (len(frozen.corpus.responses), len(growing.corpus.responses)) == (3, 4)
-    corpus_file.save(file, growing.corpus.responses.values(), tokenizer)
+    assert (len(shared(frozen).responses), len(shared(growing).responses)) == (3, 4)
+    corpus_file.save(file, shared(growing).responses.values(), tokenizer)
     assert len(corpus_file.load(file)) == 4
 
 

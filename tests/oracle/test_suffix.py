@@ -189,8 +189,8 @@ def collect(said: list[list], guess: suffix_guess.Guess) -> None:
 
 def brief(setting: Setting, drafts: list) -> list:
     """Keep a digest of all probabilities and scores, and every draft's match and signatures."""
-    numbers = np.float32([x for _, _, probs, score, _ in drafts for x in (*probs, score)])
-    numbers = hashlib.sha256(numbers.tobytes()).hexdigest()
+    numbers = [x for _, _, probs, score, _ in drafts for x in (*probs, score)]
+    numbers = hashlib.sha256(np.asarray(numbers, np.float32).tobytes()).hexdigest()
     return [numbers[:16], [signatures(setting, *draft) for draft in drafts]]
 
 
