@@ -337,11 +337,11 @@ gains = [per_round for _, per_round, _ in counts.values()]
 assert max(gains) > 1.3 * min(gains)  # here, too, the text decides
 
 # %% [markdown]
-# The guide's six data sets accept 24% to 50% of what was drafted and write 1.3 to 1.8 times as fast.
-# Ours accept more, and for a bad reason: a small model soon repeats itself. *Distinct* is the share
-# of different pairs of neighbours in what it wrote; where it is low, we draft a loop, and such
-# texts count for nothing in our speed figures (`specjax.bench.prompts` wants a half). What both
-# tables agree on: **the kind of text decides**, by a factor that no change of $K$ would bring.
+# The guide's six data sets accept 24% to 50% of what was drafted and write 1.3 to 1.8 times as
+# fast. Ours accept more, and for a bad reason: a small model soon repeats itself. *Distinct* is
+# the share of different pairs of neighbours in what it wrote; where it is low, we draft a loop, and
+# such texts count for nothing in our speed figures (`specjax.bench.prompts` wants a half). What
+# both tables agree on: **the kind of text decides**, by a factor that no change of $K$ would bring.
 #
 # ## Overlap against gain
 #

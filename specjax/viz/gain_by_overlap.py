@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from scipy.stats import spearmanr
+from scipy.stats import rankdata
 
 from specjax.viz.palette import GRID, LINES, MARKS, QUIET, SMALL
 
@@ -36,7 +36,8 @@ def gain_by_overlap(
         raise ValueError(f"need at least 3 requests to correlate, got {len(overlap)}")
     if ax is None:
         ax = Figure(figsize=(7.2, 4.0), dpi=150, layout="constrained").add_subplot()
-    points = Points(overlap, gain, float(spearmanr(overlap, gain)[0]))
+    correlation = np.corrcoef(rankdata(overlap), rankdata(gain))[0, 1]
+    points = Points(overlap, gain, float(correlation))
     for (name, (x, y)), colour, mark in zip(kinds.items(), LINES, MARKS, strict=False):
         ax.plot(x, y, color=colour, marker=mark, linestyle="none", markersize=6, label=name)
     ax.set_xlabel("share of the output's word pairs that stand in the prompt", fontsize=SMALL)
