@@ -20,6 +20,7 @@ from specjax.cli.bench import bench
 from specjax.cli.corpus import corpus
 from specjax.cli.errors import DEBUG, plainly
 from specjax.cli.explain import explain
+from specjax.cli.extract import extract
 from specjax.cli.oracle import oracle
 from specjax.cli.theory import theory
 from specjax.engine.legacy import ENGINE_ONLY
@@ -38,6 +39,7 @@ app.add_typer(corpus, name="corpus")
 app.add_typer(oracle, name="oracle")
 app.add_typer(theory, name="theory")
 app.command()(explain)
+app.command()(extract)
 
 
 def main() -> None:
