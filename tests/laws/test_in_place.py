@@ -13,7 +13,7 @@ from tests.laws import harness as h
 DRAFTERS = {"none": h.PLAIN, "draft_model": h.CHAINS["draft_model greedy"]}
 DRAFTERS |= {"eagle": h.CHAINS["eagle"], "listener": h.LISTENER}
 DRAFTERS["suffix"] = h.CHAINS["suffix"]
-INDEX = "s32[4,8,4097,11]"  # suffix decoding\'s own, at the larger capacity
+INDEX = "s32[4,8,4097,11]"  # suffix decoding's own, at the larger capacity
 DRAFTERS["tree"] = h.guided(h.TREES["bush"])
 
 
