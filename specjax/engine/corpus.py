@@ -94,12 +94,14 @@ class Corpus:
         return jnp.zeros((1, self.max_tree_depth), jnp.int32)
 
 
-def follow(corpus: Corpus) -> Callable[[Progress], Index]:
+def follow(corpus: Corpus) -> Callable[[Progress | None], Index]:
     """Return what the loop calls with every request that has grown; it gives back the index."""
     names: dict[int, int] = {}
     known: dict[int, int] = {}
 
-    def learn(progress: Progress) -> Index:
+    def learn(progress: Progress | None) -> Index:
+        if progress is None:
+            return corpus.index
         i = progress.index
         if i not in names:
             names[i], known[i] = corpus.start(), 0

@@ -1,5 +1,7 @@
 """The responses suffix decoding shares: first in first out, and nobody's prompt."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -86,6 +88,17 @@ def test_only_outputs_are_shared_and_the_text_is_plain_text(llm, pair):
     assert said == {tuple(tokens) for tokens in texts}
     assert not occurs(llm.corpus.index, [53, 54, 55])
     assert llm.counters.num_accepted_tokens > 0
+
+
+def test_requests_of_two_streams_may_take_turns(llm):
+    """What one stream teaches the index replaces the arrays that the other one used before."""
+    params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+    prompts = [{"prompt_token_ids": list(range(i, i + 8))} for i in (30, 90)]
+    alone = [llm.generate(prompt, params)[0].outputs[0].token_ids for prompt in prompts]
+    turns = list(itertools.zip_longest(*(llm.stream(prompt, params) for prompt in prompts)))
+    for i, tokens in enumerate(alone):
+        *_, last = [samples[i] for samples in turns if samples[i] is not None]
+        assert last.progress.tokens == tokens
 
 
 def test_no_draft_holds_a_word_of_anothers_prompt(llm, pair):
