@@ -3,7 +3,9 @@
 A trie in flat arrays, one table per depth, so that one appended token touches one node of each
 table and all depths are updated side by side; time does not depend on how much is indexed. The
 alternative, comparing the row with every place of the text when drafting, needs no memory but
-takes longer with every token that is indexed, for each match length and each drafted token.
+takes longer with every token that is indexed, for each match length and each drafted token: n-gram
+drafting, which does that once, went from 0.06 to 1.3 ms between 256 and 16,384 tokens at batch 32,
+and a proposal from this index took 0.26 ms at both (`specjax bench drafters`, two CPU cores).
 
 Siblings stand in Arctic's order (Oliaro et al. 2024, arXiv 2411.04975; arctic_inference):
 by falling count; a new one goes last; one whose count rises from c to c + 1 goes to the front
