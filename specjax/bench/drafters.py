@@ -10,17 +10,18 @@ would accept everything: no index of responses holds the contexts, and on the ed
 import functools
 import itertools
 import statistics
-import sysconfig
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
+from specjax.bench.drafter_peers import time_peers
+from specjax.bench.drafter_plan import DEPTH, LOOPS, NGRAM, RESPONSE, Sizes, library, rows_of
 from specjax.bench.edits import edit_rows
 from specjax.bench.plan import Setting
 from specjax.bench.report import MOST_LOAD, Row, busy, compare, machine_row, print_rows, write_rows
@@ -31,26 +32,11 @@ from specjax.drafters.ngram import ngram
 from specjax.drafters.suffix import read, suffix
 from specjax.drafters.suffix_index import Index
 from specjax.engine.corpus import append
-from specjax.engine.tokenizer import load_tokenizer
-from specjax.oracle.ask import ask
-from specjax.oracle.environment import OracleMissing
 from specjax.types import RUNNING, Drafter, Params, Text
 from specjax.weights.hf_config import read_config
 from specjax.weights.load import load_params
 
-DEPTH = 24  # vLLM's default of suffix decoding: the longest match, and K
-NGRAM = 1, 4  # shortest and longest match
-RESPONSE = 256  # tokens of each response in the index
-LOOPS = 16  # proposals, or appended tokens, per call
 MOST_MS, MOST_GROWTH = 2.0, 1.5  # goals: a proposal at the largest batch; largest over least corpus
-
-
-class Sizes(NamedTuple):
-    """What is measured."""
-
-    contexts: tuple[int, ...] = (256, 2048, 16384)
-    corpora: tuple[int, ...] = (0, 10_000, 100_000, 1_000_000)
-    batches: tuple[int, ...] = (1, 32)
 
 
 def bench_drafters(
@@ -74,7 +60,7 @@ def bench_drafters(
     say("timing the target's plain step ...")
     plain = {batch: plain_step(batch, reps) for batch in sizes.batches}
     say("timing vLLM's drafters ...")
-    theirs = peers(sizes, tokens, reps, say)
+    theirs = time_peers(sizes, tokens, reps, say)
     rows += ngram_rows(sizes, tokens, plain, theirs, reps, say)
     rows += suffix_rows(sizes, tokens, plain, theirs, reps, say)
     if edits:
@@ -84,23 +70,6 @@ def bench_drafters(
         write_rows(rows, json_file)
         say(f"wrote {json_file}")
     return rows
-
-
-def library(num_tokens: int) -> np.ndarray:
-    """Return the beginning of the standard library, in the bundled target's tokens."""
-    encode, found, total = load_tokenizer(resolve("bundled")).encode, [], 0
-    for path in sorted(Path(sysconfig.get_paths()["stdlib"]).rglob("*.py")):
-        found.append(np.asarray(encode(path.read_text(errors="replace")), np.int32))
-        total += len(found[-1])
-        if total >= num_tokens:
-            break
-    return np.resize(np.concatenate(found), num_tokens)
-
-
-def rows_of(sizes: Sizes, tokens: np.ndarray, batch: int, context: int) -> np.ndarray:
-    """Return the texts of a batch, from behind the largest corpus: [batch, context + 512]."""
-    width = context + 512
-    return tokens[max(sizes.corpora) :][: batch * width].reshape(batch, width)
 
 
 def plain_step(batch: int, reps: int) -> float:
@@ -250,90 +219,3 @@ def beside(
     if plain is not None:
         rows.append(compare(name, took, "ms", plain, "the bundled target's plain step"))
     return rows
-
-
-def peers(sizes: Sizes, tokens: np.ndarray, reps: int, say) -> dict[tuple, float]:
-    """Time vLLM's drafters on the same texts; nothing where it is not installed."""
-    try:
-        return peer_ngram(sizes, tokens, reps) | peer_suffix(sizes, tokens, reps)
-    except OracleMissing as missing:
-        say(f"vLLM: left out; {missing}")
-        return {}
-
-
-def peer_ngram(sizes: Sizes, tokens: np.ndarray, reps: int) -> dict[tuple, float]:
-    """Time vLLM's n-gram rule, request by request, in milliseconds per batch."""
-    found = {}
-    for context, batch in itertools.product(sizes.contexts, sizes.batches):
-        texts = rows_of(sizes, tokens, batch, context)[:, :context].tolist()
-        cases = [[text, *NGRAM, 1 << 20, DEPTH] for text in texts]
-        took = ask({"kind": "ngram", "cases": cases * (reps + 1)})["took"]
-        found["ngram", context, batch] = 1e3 * median_of_sums(took[batch:], batch)
-    return found
-
-
-def peer_suffix(sizes: Sizes, tokens: np.ndarray, reps: int) -> dict[tuple, float]:
-    """Time Arctic's cache: the bytes of its tree, and milliseconds per token and per batch."""
-    found: dict[tuple, float] = {}
-    for size in sizes.corpora:
-        stories = [
-            ("said", (context, batch), rows_of(sizes, tokens, batch, context))
-            for context, batch in itertools.product(sizes.contexts, sizes.batches)
-        ]
-        events = corpus_events(tokens[:size])
-        num_corpus = len(events)
-        for _, _, texts in stories:
-            events += row_events(texts, reps)
-        world = {"cache": {"max_tree_depth": DEPTH}, "options": {}, "events": events}
-        answer = ask({"kind": "suffix", "worlds": [world]}, timeout=900)
-        took = answer["took"][0]
-        if size:
-            added = [s for s, e in zip(took, events[:num_corpus], strict=False) if e[0] == "add"]
-            found["append", size] = 1e3 * sum(added) / size
-            found["memory", size] = answer["memory"][0] / size
-        at = num_corpus
-        for _, key, texts in stories:
-            batch, at = len(texts), at + len(texts)
-            asked = took[at : at + (reps + 1) * batch][batch:]
-            at += (reps + 1) * batch
-            added = took[at : at + batch]
-            at += 2 * batch
-            found["suffix", *key, size] = 1e3 * median_of_sums(asked, batch)
-            if not size:
-                found["own", *key] = 1e3 * sum(added) / LOOPS
-    return found
-
-
-def corpus_events(tokens: np.ndarray) -> list:
-    """Tell of responses, one after the other."""
-    events = []
-    for first in range(0, len(tokens), RESPONSE):
-        name = f"response {first}"
-        events.append(["start", name, []])
-        events.append(["add", name, tokens[first : first + RESPONSE].tolist()])
-        events.append(["stop", name])
-    return events
-
-
-def row_events(texts: np.ndarray, reps: int) -> list:
-    """Tell of a batch: all start, ask again and again, add some tokens, and stop."""
-    batch, width = texts.shape
-    context = width - 512
-    names = [f"row {row} of {batch}, {context}" for row in range(batch)]
-    starts = [
-        ["start", name, text[:context].tolist()] for name, text in zip(names, texts, strict=True)
-    ]
-    asks = [
-        ["ask", name, text[context - DEPTH : context].tolist(), DEPTH]
-        for name, text in zip(names, texts, strict=True)
-    ]
-    adds = [
-        ["add", name, text[context : context + LOOPS].tolist()]
-        for name, text in zip(names, texts, strict=True)
-    ]
-    return [*starts, *asks * (reps + 1), *adds, *(["stop", name] for name in names)]
-
-
-def median_of_sums(seconds: Sequence[float], size: int) -> float:
-    """Return the median time of a batch."""
-    return statistics.median(sum(seconds[i : i + size]) for i in range(0, len(seconds), size))
