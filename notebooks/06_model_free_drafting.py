@@ -323,6 +323,7 @@ guide = {}
 for row in SUFFIX_BENCHMARK:
     if row.concurrency == 1:
         guide[row.dataset] = row.ratio, row.spec_tps / row.baseline_tps
+print("each side sorted by acceptance; what stands in one line does not belong together")
 print("the guide: Qwen3-32B, K = 3, concurrency 1           here: 13M parameters, K = 3")
 ordered = sorted(counts.items(), key=lambda one: one[1][0])
 for (data, (ratio, gain)), (kind, (rate, per_round, distinct)) in zip(
@@ -378,7 +379,7 @@ assert np.isclose(difference.max(), 1 / 6)
 # %% jupyter={"source_hidden": true} tags=["hide-input"]
 # Answer 2. The first: the others find their own answers in the index. Clear it between runs.
 llm.corpus = Corpus(24, 100, 4096)
-asked = [{"prompt_token_ids": one} for one in tokens["new code"]]
+asked = [{"prompt_token_ids": one} for one in tokens["edited code"]]
 runs = [llm.generate(asked, params, use_tqdm=False) for _ in range(2)]
 rates = [
     sum(one.outputs[0].spec_decode_metrics.num_accepted_draft_tokens for one in run)
@@ -386,7 +387,7 @@ rates = [
     for run in runs
 ]
 print(f"first run {rates[0]:.0%}, replayed {rates[1]:.0%}")
-assert rates[1] > max(0.85, rates[0] + 0.2)
+assert rates[1] > max(0.85, rates[0] + 0.1)
 assert [one.outputs[0].token_ids for one in runs[0]] == [
     one.outputs[0].token_ids for one in runs[1]
 ]  # the text is the same, of course
