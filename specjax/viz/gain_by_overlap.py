@@ -40,7 +40,7 @@ def gain_by_overlap(
     points = Points(overlap, gain, float(correlation))
     for (name, (x, y)), colour, mark in zip(kinds.items(), LINES, MARKS, strict=False):
         ax.plot(x, y, color=colour, marker=mark, linestyle="none", markersize=6, label=name)
-    ax.set_xlabel("share of the output's word pairs that stand in the prompt", fontsize=SMALL)
+    ax.set_xlabel("share of the output's token pairs that stand in the prompt", fontsize=SMALL)
     ax.set_ylabel("tokens per round", fontsize=SMALL)
     ax.tick_params(labelsize=SMALL)
     ax.grid(color=GRID, linewidth=0.6)
