@@ -17,6 +17,7 @@ from specjax import __version__
 from specjax.cli import INTERRUPTED, leave
 from specjax.cli.audit import audit
 from specjax.cli.bench import bench
+from specjax.cli.corpus import corpus
 from specjax.cli.errors import DEBUG, plainly
 from specjax.cli.explain import explain
 from specjax.cli.extract import extract
@@ -34,6 +35,7 @@ app = typer.Typer(
 )
 app.add_typer(audit, name="audit")
 app.add_typer(bench, name="bench")
+app.add_typer(corpus, name="corpus")
 app.add_typer(oracle, name="oracle")
 app.add_typer(theory, name="theory")
 app.command()(explain)

@@ -20,7 +20,7 @@ def every(context: typer.Context) -> None:
     if context.invoked_subcommand is not None:
         return
     for name, command in typer.main.get_group(bench).commands.items():
-        typer.echo(f"specjax bench {name:6} {command.help}")
+        typer.echo(f"specjax bench {name:8} {command.help}")
     typer.echo("\nThe short ones, on the bundled model:")
     start()
     step(model="bundled", reps=5)
@@ -62,6 +62,17 @@ def verify(json_file: Json = None, reps: Reps = 15) -> None:
 
     enable_compile_cache()
     bench_verify(json_file, reps=reps)
+
+
+@bench.command()
+@plainly
+def drafters(json_file: Json = None, reps: Reps = 5) -> None:
+    """Time drafting without a model, beside vLLM's (five minutes; vLLM: `make oracle`)."""
+    from specjax.bench.drafters import bench_drafters
+    from specjax.compile_cache import enable_compile_cache
+
+    enable_compile_cache()
+    bench_drafters(json_file, reps=reps)
 
 
 @bench.command()

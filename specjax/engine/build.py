@@ -19,6 +19,7 @@ from specjax.drafters.translated import Bilingual, Dictionary, translated
 from specjax.drafters.tree import Tree
 from specjax.engine import extraction
 from specjax.engine.corpus import Corpus
+from specjax.engine.corpus_file import load as load_corpus
 from specjax.engine.device import shard
 from specjax.engine.rule_options import LOSSY
 from specjax.engine.speculative import MODEL_FREE, SpeculativeConfig, predicted
@@ -144,6 +145,7 @@ def choose_drafter(model: Target, draft: Model | Head | None, config: Speculativ
             config.suffix_decoding_max_spec_factor,
             config.suffix_decoding_min_token_prob,
             config.suffix_decoding_max_spec_offset,
+            config.suffix_decoding_use_tree_spec,
         )
     if draft is None:
         return ngram(depth, config.prompt_lookup_max or 0, config.prompt_lookup_min or 0)
@@ -159,12 +161,19 @@ def choose_drafter(model: Target, draft: Model | Head | None, config: Speculativ
     return staged(build_stages(draft.config), shape, method, reach)
 
 
-def build_corpus(config: SpeculativeConfig | None) -> Corpus | None:
-    """Make room for the responses that suffix decoding shares, unless none are to be kept."""
+def build_corpus(config: SpeculativeConfig | None, tokenizer: Tokenizer) -> Corpus | None:
+    """Make room for the responses that suffix decoding shares, or None if there are none.
+
+    Raises ValueError when a saved corpus is of another tokenizer.
+    """
     if config is None or config.method != "suffix":
         return None
-    most = config.suffix_decoding_max_cached_requests
-    return Corpus(config.suffix_decoding_max_tree_depth, most) if most else None
+    path, most = config.suffix_decoding_corpus, config.suffix_decoding_max_cached_requests
+    saved = [] if path is None else load_corpus(Path(path), tokenizer)
+    capacity = config.suffix_decoding_max_cached_tokens
+    if not most:  # nothing is learned, so nothing has to go
+        most, capacity = len(saved), sum(map(len, saved))
+    return Corpus(config.suffix_decoding_max_tree_depth, most, capacity, saved) if most else None
 
 
 def choose_rule(config: SpeculativeConfig, drafter: Drafter) -> Rule:

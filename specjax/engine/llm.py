@@ -127,7 +127,7 @@ class LLM:
             seed=seed,
         )
         self.engine = build_engine(target, draft, self.speculative_config)
-        self.corpus = build_corpus(self.speculative_config)
+        self.corpus = build_corpus(self.speculative_config, target.tokenizer)
         self.params = load(target, draft, mesh)
         self.counters = SpecDecodeCounters.zeros(self.engine.drafter.depth)
         self.num_requests = 0
@@ -292,7 +292,10 @@ class LLM:
             max_rounds = min(max_rounds, ROUNDS_PER_STOP_CHECK)
         params, learn = self.params, None
         if self.corpus is not None:
-            params, learn = params._replace(draft=self.corpus.index), follow(self.corpus)
+            params = params._replace(draft=self.corpus.index)
+            config = self.speculative_config
+            if config is not None and config.suffix_decoding_max_cached_requests:
+                learn = follow(self.corpus)
         for progress in loop.run(
             engine,
             params,

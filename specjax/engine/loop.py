@@ -66,7 +66,7 @@ class Progress:
 
 
 Watch = Callable[[Progress], int | None]  # how many output tokens to keep, if it should stop
-Learn = Callable[[Progress], Any]  # what the drafter's parameters are from now on
+Learn = Callable[[Progress | None], Any]  # what the drafter's parameters are now
 Export = Callable[[Progress, Any], Mapping[str, str]]  # a finished row's drafter state, saved
 
 
@@ -85,7 +85,8 @@ def run(
 
     First come, first served: a slot is refilled as soon as it is free. ``engine.window``
     is set here. ``watch`` sees each request that has grown and may stop it; then ``learn`` sees
-    it, and may give the drafter other parameters. ``export`` sees those that have finished.
+    it; it is asked for the drafter's parameters whenever they are used, since other runs may have
+    taught it between two yields. ``export`` sees those that have finished.
     """
     if not requests:
         return
@@ -94,16 +95,20 @@ def run(
     slots = bucket(min(len(requests), max_num_seqs), 1)
     slots = min(slots, max_num_seqs)
     state = init_state(engine, params, *idle(slots, shape, capacity))
+
+    def taught(progress: Progress | None = None) -> Params:
+        return params if learn is None else params._replace(draft=learn(progress))
+
     waiting = deque(Progress(i, request) for i, request in enumerate(requests))
     live: dict[int, Progress] = {}
     while waiting or live:
         free = [slot for slot in range(slots) if slot not in live]
         for slot in free[: len(waiting)]:
             progress = waiting.popleft()
-            one = read_prompt(engine, params, progress, shape, capacity)
+            one = read_prompt(engine, taught(), progress, shape, capacity)
             settle(progress, int(one.text.reason[0]), watch)
             hand_over(progress, one, 0, export)
-            params = params if learn is None else params._replace(draft=learn(progress))
+            taught(progress)
             yield progress
             if progress.finish_reason is None:
                 state, live[slot] = admit(state, slot, one), progress
@@ -111,7 +116,7 @@ def run(
             continue
         engine = engine._replace(window=fit_window(engine, live.values(), capacity))
         min_running = len(live) if waiting else 1
-        state, infos, rounds = generate(engine, params, state, max_rounds, min_running, HISTORY)
+        state, infos, rounds = generate(engine, taught(), state, max_rounds, min_running, HISTORY)
         if rounds == 0:
             raise RuntimeError(f"no progress in a window of {engine.window}: {capacity=}")
         text, infos = jax.device_get((state.text, infos))
@@ -119,7 +124,7 @@ def run(
             unpack(progress, slot, text.tokens[slot], infos, int(rounds))
             settle(progress, int(text.reason[slot]), watch)
             hand_over(progress, state, slot, export)
-            params = params if learn is None else params._replace(draft=learn(progress))
+            taught(progress)
             yield progress
             if progress.finish_reason is not None:
                 del live[slot]

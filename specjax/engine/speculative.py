@@ -29,6 +29,7 @@ AT_LEAST = {  # smallest value of each number that has one
     "draft_tensor_parallel_size": 1, "max_model_len": 1, "prompt_lookup_max": 1,
     "prompt_lookup_min": 1, "suffix_decoding_max_tree_depth": 1,
     "suffix_decoding_max_cached_requests": 0, "suffix_decoding_max_spec_factor": 0,
+    "suffix_decoding_max_cached_tokens": 1,
     "suffix_decoding_min_token_prob": 0, "posterior_alpha": 0,
 }  # fmt: skip
 
@@ -54,7 +55,9 @@ class SpeculativeConfig:
     Values may be strings, as a command line gives them ("3", "False"). What is read back is
     normalized: ``method`` is always set (inferred from ``model`` if absent) and n-gram bounds
     are filled in (5 and 5, or one equal to the other), as is num_speculative_tokens for "suffix"
-    (its tree's depth). ``suffix_decoding_max_spec_offset`` is Arctic's, not vLLM's.
+    (its tree's depth). ``suffix_decoding_max_spec_offset`` and ``..._use_tree_spec`` are Arctic's,
+    not vLLM's; ``..._max_cached_tokens`` and ``..._corpus``, a file to start from, are specjax's
+    own. ``..._max_cached_requests`` 0 keeps requests apart: then such a file is all they share.
     ``draft_sample_method`` "coupled" is specjax's own: the draft model samples with the
     target's noise, so the text cannot change.
     ``use_heterogeneous_vocab`` goes with each of them, where vLLM's is for "greedy" only.
@@ -81,6 +84,9 @@ class SpeculativeConfig:
     suffix_decoding_max_spec_factor: float = 1.0
     suffix_decoding_max_spec_offset: float = 0.0
     suffix_decoding_min_token_prob: float = 0.1
+    suffix_decoding_use_tree_spec: bool = False
+    suffix_decoding_max_cached_tokens: int = 65536
+    suffix_decoding_corpus: str | None = None
     rejection_sample_method: str = "standard"
     synthetic_acceptance_rates: Sequence[float] | None = None
     synthetic_acceptance_length: float | None = None
