@@ -10,6 +10,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, no_type_check
 
+from specjax.bundled import BUNDLED
 from specjax.engine.rule_options import RULES, posterior, synthetic_rates
 from specjax.files import read_json_object
 
@@ -256,7 +257,7 @@ def infer_method(model: str) -> str:
 
     A `model` that is no folder, or whose config.json says nothing special, is a draft model.
     """
-    path = Path(model) / "config.json"
+    path = Path(BUNDLED.get(model, model)) / "config.json"
     config = read_json_object(path) if path.is_file() else {}
     kind = str(config.get("model_type") or "")
     architectures = " ".join(str(name) for name in config.get("architectures") or ())

@@ -99,7 +99,7 @@ def test_writing_shards_goes_on_where_it_was_stopped(source, shards, tmp_path):
     lost = folder / "train" / "00002.safetensors"
     before = lost.read_bytes()
     lost.unlink()
-    with pytest.raises(ValueError, match="lacks 1 of 5 shards, the first .*00002"):
+    with pytest.raises(ValueError, match=r"lacks 1 of 5 shards, the first .*00002"):
         open_shards(folder)
     assert write_shards(source, folder) == 1
     assert lost.read_bytes() == before
@@ -189,7 +189,7 @@ def test_a_head_can_start_from_another_and_only_from_its_like(source, shards, tr
     train_head(going_on, shards)
     after = read_log(tmp_path / "a" / "loss.jsonl")
     assert after[0]["loss"] < before[0]["loss"]
-    with pytest.raises(ValueError, match="does not serve as method='eagle3'|holds another head"):
+    with pytest.raises(ValueError, match=r"does not serve as method='eagle3'|holds another head"):
         train_head(options(source, "eagle3", tmp_path / "b", start=folder), shards)
 
 
