@@ -139,6 +139,33 @@ def peers(
 
 @bench.command()
 @plainly
+def methods(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Methods, as eagle mtp; else all that ship.")
+    ] = None,
+    batch: Annotated[list[int] | None, typer.Option(help="Batch size; may be repeated.")] = None,
+    temperature: Annotated[
+        list[float] | None, typer.Option(help="Temperature; may be repeated.")
+    ] = None,
+    json_file: Json = None,
+    reps: Reps = 3,
+) -> None:
+    """Time every method, with its acceptance by position and what theory foretells (minutes)."""
+    from specjax.bench.methods import METHODS, bench_methods
+    from specjax.compile_cache import enable_compile_cache
+
+    enable_compile_cache()
+    bench_methods(
+        json_file,
+        names=names or tuple(METHODS),
+        batches=batch or (1,),
+        temperatures=temperature or (0.0,),
+        reps=reps,
+    )
+
+
+@bench.command()
+@plainly
 def theory(json_file: Json = None, reps: Reps = 5) -> None:
     """Time the formulas and the simulations, against plain Python (one minute)."""
     from specjax.bench.theory import bench_theory

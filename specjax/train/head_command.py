@@ -99,6 +99,9 @@ def head_command(kind: str) -> Callable:
             Path | None, typer.Option(help="Folder of such a head, to go on from its weights.")
         ] = None,
         learning_rate: Annotated[float, typer.Option(help="At the end of the warm-up.")] = 4e-3,
+        optimizer: Annotated[
+            str, typer.Option(help="muon, or adamw: cheaper steps where batches are small.")
+        ] = "muon",
         eval_every: Annotated[int, typer.Option(help="Steps between held-out losses.")] = 100,
         target: Target = "bundled",
         batch: Batch = 8,
@@ -139,6 +142,7 @@ def head_command(kind: str) -> Callable:
             num_layers=layers,
             start=None if start is None else str(start),
             learning_rate=learning_rate,
+            optimizer=optimizer,
             eval_every=eval_every,
             seed=seed,
         )

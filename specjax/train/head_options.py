@@ -95,19 +95,18 @@ def head_config(config: HeadTrainConfig, target: ModelConfig) -> HeadConfig:
             scale_input=True,
         )
     block = dataclasses.replace(target, num_layers=1)
+    own = {"intermediate_size": config.intermediate_size, "tie_word_embeddings": False}
     if config.kind == "mtp":
         return FeatureConfig(
             kind="mtp", block=block, target_size=size, hidden_first=True, taps=taps
         )
-    llama = dataclasses.replace(
-        block,
-        qk_norm=False,
-        qkv_bias=False,
-        intermediate_size=config.intermediate_size,
-        tie_word_embeddings=False,
-    )
     rows = config.draft_vocab_size
     if rows is not None and not 0 < rows < vocab_size:
         raise ValueError(f"draft_vocab_size must be below the target's {vocab_size}, got {rows}")
-    kind = "eagle3" if config.kind == "eagle3" else "eagle"
-    return FeatureConfig(kind=kind, block=llama, target_size=size, taps=taps, draft_vocab_size=rows)
+    if config.kind == "eagle":  # always Llama's
+        llama = dataclasses.replace(block, qk_norm=False, qkv_bias=False, **own)
+        return FeatureConfig(kind="eagle", block=llama, target_size=size)
+    block = dataclasses.replace(block, **own)
+    return FeatureConfig(
+        kind="eagle3", block=block, target_size=size, taps=taps, draft_vocab_size=rows
+    )

@@ -10,10 +10,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from specjax.bundled import resolve
-from specjax.config import FeatureConfig, MedusaConfig, ModelConfig, SpeculatorConfig
-from specjax.models.build import HeadConfig, build_target, init_params
+from specjax.config import FeatureConfig, ModelConfig
+from specjax.models.build import HeadConfig, build_target
 from specjax.sampling import FORBIDDEN
 from specjax.train.features import Features, Source, open_shards, open_source
+from specjax.train.head_init import Flat, first_weights
 from specjax.train.head_options import HeadTrainConfig, head_config
 from specjax.train.log import draw_losses, say
 from specjax.train.loop import make_updates
@@ -23,9 +24,6 @@ from specjax.train.unrolled import Drafted, build_unrolled
 from specjax.types import PyTree
 from specjax.weights.heads import (
     assemble,
-    lent,
-    name,
-    paths,
     read_head,
     read_head_config,
     rows_of,
@@ -35,7 +33,6 @@ from specjax.weights.load import load_params
 from specjax.weights.save_heads import save_head
 
 COUNTED = 64  # batches in which the tokens of a reduced vocabulary are counted
-Flat = dict[str, jax.Array]  # weights of a head by the dotted paths that it brings itself
 
 
 def train_head(config: HeadTrainConfig, shards: Path | None = None, *, resume: bool = True):
@@ -91,58 +88,6 @@ def frequent_tokens(head: HeadConfig, source: Source) -> np.ndarray | None:
     kept = np.sort(np.argsort(-counts, kind="stable")[: head.draft_vocab_size])
     say(f"the draft vocabulary covers {counts[kept].sum() / counts.sum():.1%} of the tokens")
     return kept
-
-
-def first_weights(
-    head: HeadConfig, facts: ModelConfig, target: PyTree, kept: np.ndarray | None, seed: int
-) -> Flat:
-    """Start from the target where a part of the head has the same task, else at random.
-
-    Embeddings, LM heads and final norms are the target's; an MTP block is its last layer; the
-    joining matrix passes the feature through; Medusa's blocks start at zero, hence as the
-    target's own next token.
-    """
-    fresh = paths(init_params(head, jax.random.key(seed)))
-    fixed = set() if isinstance(head, MedusaConfig) else set(lent(head, target))
-    last = paths(target["layers"][facts.num_layers - 1])
-    embedding, lm_head = target["embed_tokens"]["weight"], lm_head_of(target)
-    own = {}
-    for path, value in fresh.items():
-        part, module = path[0], path[-2] if len(path) > 1 else None
-        if path in fixed or path == ("say",):
-            continue
-        if part in ("lm_head", "lm_heads") or module == "head":
-            value = lm_head if kept is None else lm_head[kept]
-        elif module == "emb":
-            value = embedding
-        elif part == "norm":
-            value = target["norm"]["weight"]
-        elif part == "block":
-            value = last[path[1:]]
-        elif part == "blocks":
-            value = jnp.zeros_like(value)
-        elif part in ("fc", "eh_proj") and value.shape[1] == 2 * value.shape[0]:
-            eye, zero = jnp.eye(value.shape[0]), jnp.zeros((value.shape[0],) * 2)
-            both = (zero, eye) if part == "fc" else (eye, zero)  # MiMo's hidden state comes first
-            value = value / 2 + jnp.concatenate(both, axis=1)
-        own[name(path)] = value + 0  # arrays of its own: the state is donated
-    tied = isinstance(head, SpeculatorConfig) and head.tied
-    return drop_ties(own) if tied else own
-
-
-def drop_ties(own: Flat) -> Flat:
-    """Leave out what tied stages share with the first that has it."""
-
-    def stays(stored):
-        _, stage, part, _ = stored.split(".")
-        return int(stage) == 0 or (int(stage) == 1 and part == "proj")
-
-    return {stored: value for stored, value in own.items() if stays(stored)}
-
-
-def lm_head_of(target: PyTree) -> jax.Array:
-    """Return the target's LM head [V, D], which may be its embedding."""
-    return target["lm_head" if "lm_head" in target else "embed_tokens"]["weight"]
 
 
 def loss_of(

@@ -97,16 +97,18 @@ def make_updates(config: RunConfig, steps: int, objective: Callable) -> tuple[Ca
     Liu et al. 2025, so that one learning rate serves both; AdamW the rest; gradients are
     clipped. ``objective(params, fixed, batch)`` is the loss; ``fixed`` are weights of others.
     """
-    optimizer = optax.chain(
-        optax.clip_by_global_norm(config.clip_norm),
-        optax.contrib.muon(
-            learning_rates(config, steps),
-            weight_decay=config.weight_decay,
+    rates, decay = learning_rates(config, steps), config.weight_decay
+    if config.optimizer == "adamw":
+        moving = optax.adamw(rates, b2=0.95, weight_decay=decay, mask=matrices)
+    else:
+        moving = optax.contrib.muon(
+            rates,
+            weight_decay=decay,
             adam_b2=0.95,
             muon_weight_dimension_numbers=orthogonalized,
             consistent_rms=0.2,
-        ),
-    )
+        )
+    optimizer = optax.chain(optax.clip_by_global_norm(config.clip_norm), moving)
 
     def start(params: PyTree) -> TrainState:
         return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32))

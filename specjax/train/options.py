@@ -19,10 +19,13 @@ class RunConfig:
     learning_rate: float = 3e-3  # at the end of the warm-up
     weight_decay: float = 0.1  # on matrices; not on embeddings, LM heads, norms, biases
     clip_norm: float = 1.0
+    optimizer: str = "muon"  # for the matrices; "adamw" for all, at less than half the time
     seed: int = 0
     eval_every: int = 100  # steps between held-out losses, each with a checkpoint
 
     def __post_init__(self):
+        if self.optimizer not in ("muon", "adamw"):
+            raise ValueError(f"optimizer must be muon or adamw, got {self.optimizer!r}")
         if self.eval_every < 1:
             raise ValueError(f"eval_every must be at least 1, got {self.eval_every}")
         if (self.steps is None) == (self.minutes is None):

@@ -47,6 +47,8 @@ def save_head(
         tensors["d2t"] = kept.astype(np.int64) - np.arange(len(kept))
         tensors["t2d"] = np.isin(np.arange(config.block.vocab_size), kept)
     architecture, model_type = ARCHITECTURES[kind]
+    if isinstance(config, FeatureConfig) and kind == "eagle3" and config.block.qk_norm:
+        architecture, model_type = "Eagle3Qwen3ForCausalLM", "qwen3"
     named = {"architectures": [architecture], "model_type": model_type}
     write_json(folder / "config.json", {**named, **facts_of(config), "torch_dtype": dtype})
     with write_atomically(folder / "model.safetensors") as file:

@@ -19,9 +19,11 @@ K, NUM_TOKENS, MAX_MODEL_LEN = 3, 64, 512
 GREEDY = {"temperature": 0.0, "max_tokens": NUM_TOKENS, "ignore_eos": True}
 TOLERANCE = 1e-4  # of logits, relative to the largest
 NGRAM = {"method": "ngram", "prompt_lookup_max": 3, "prompt_lookup_min": 1}
+VLLM_HEADS = ("eagle", "eagle3", "medusa")  # it has no mlp_speculator, no MTP layer for Qwen3
 SUFFIX = {"method": "suffix", "suffix_decoding_max_cached_requests": 0}
 DRAFT = {"method": "draft_model", "model": "bundled:draft"}
-CONFIGS = {"plain": None, "ngram": NGRAM, "suffix": SUFFIX, "draft_model": DRAFT}
+HEADS = {name: {"method": name, "model": f"bundled:{name}"} for name in VLLM_HEADS}
+CONFIGS = {"plain": None, "ngram": NGRAM, "suffix": SUFFIX, "draft_model": DRAFT, **HEADS}
 CONFIGS = {k: v and {**v, "num_speculative_tokens": K} for k, v in CONFIGS.items()}
 SPECULATIVE = [name for name, config in CONFIGS.items() if config]
 
