@@ -4,7 +4,7 @@ The index is an argument of the compiled step, refreshed between calls: inside o
 frozen. Only outputs enter it; prompts stay in their own row's index.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 import jax
@@ -13,7 +13,7 @@ import numpy as np
 
 from specjax.drafters import suffix_index
 from specjax.drafters.suffix_index import Index
-from specjax.engine.loop import Progress
+from specjax.engine.rounds import Progress
 
 CHUNKS = 8, 64  # tokens that are indexed in one call: two programs, whatever the length
 
@@ -70,6 +70,14 @@ class Corpus:
         """Say that a response grows no more. It stays until it is the oldest."""
         self.growing.pop(name, None)
 
+    def shapes(self) -> Iterator[int]:
+        """Compile what appends and what forgets; yields each size."""
+        for size in CHUNKS:
+            for one in (append, forget):
+                nothing = jnp.zeros((1, size), jnp.int32), jnp.zeros(1, jnp.int32)
+                self.index = one(self.index, *nothing)
+            yield size
+
     def _evict(self) -> None:
         """Take the oldest response out of the index."""
         name = next(iter(self.responses))
@@ -108,7 +116,8 @@ def follow(corpus: Corpus) -> Callable[[Progress | None], Index]:
         corpus.extend(names[i], progress.tokens[known[i] :])
         known[i] = len(progress.tokens)
         if progress.finish_reason is not None:
-            corpus.finish(names[i])
+            corpus.finish(names.pop(i))
+            del known[i]
         return corpus.index
 
     return learn
