@@ -7,6 +7,7 @@ machine; whether a tree is also faster does: ``specjax bench costs`` times its r
 """
 
 import itertools
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ def bench_trees(
         for name in shapes
     ]  # fmt: skip
     for (name, shape), row in zip(shapes.items(), rows, strict=True):
-        option = ", ".join(f'"{key}": {value!r}' for key, value in shape.items())
+        option = json.dumps(shape)[1:-1]
         console.print(f"{name}: {row.value:.3f} tokens per round; {option}", soft_wrap=True)
     if json_file is not None:
         write_rows(rows, json_file)
