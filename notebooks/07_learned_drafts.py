@@ -225,14 +225,14 @@ lm_head = params["embed_tokens"]["weight"].size
 reads = {
     "target": count(params),
     "draft model": K * count(draft_layers),
-    "medusa": count(medusa[1]) + K * lm_head,
+    "medusa": count(medusa[1]) + (K - 1) * lm_head,
     "eagle": K * (count(eagle[1]) + lm_head),
 }
 for name, number in reads.items():
     share = number / reads["target"]
     print(f"{name:12} {number / 1e6:5.1f} million weights, {share:.0%} of the target")
 size = facts.hidden_size
-assert count(medusa[1]) == K * size * size  # one residual layer per head
+assert count(medusa[1]) == K * size * size + lm_head  # a residual layer per head; one LM head
 own_block = count(eagle[1]) - 2 * size * size  # but for fc, which joins token and feature
 assert own_block == size * (2 * 6 * 64 + 2 * 2 * 64 + 3 * 384 + 1)  # q and o, k and v, MLP, a norm
 assert reads["eagle"] < reads["target"] / 2
