@@ -35,6 +35,7 @@ def serve(
     chat_template: Annotated[
         Path | None, typer.Option(help="A jinja file, in place of the checkpoint's own.")
     ] = None,
+    seed: Annotated[int, typer.Option(help="Of requests that bring none.")] = 0,
     max_num_batched_tokens: Annotated[
         int | None, typer.Option(min=1, help="Prompt tokens read between two rounds.")
     ] = None,
@@ -64,7 +65,7 @@ def serve(
     enable_compile_cache()
     code = run_server(
         model or model_tag or "bundled",
-        options,
+        {**options, "seed": seed},
         host=host,
         port=port,
         uds=uds,

@@ -174,7 +174,9 @@ def chat_logprobs(self: Exchange, token_ids: Sequence[int], scored: Any) -> dict
     return logprobs.of_chat(token_ids, scored, self.asked.top_logprobs or 0)
 
 
-COMPLETION = Dialect("cmpl", "text_completion", "text_completion", completion_choice, completion_piece)
+COMPLETION = Dialect(
+    "cmpl", "text_completion", "text_completion", completion_choice, completion_piece
+)
 CHAT = Dialect("chatcmpl", "chat.completion", "chat.completion.chunk", chat_choice, chat_piece)
 
 

@@ -27,9 +27,7 @@ def of_completion(
         offsets.append(offset)
         offset += len(text)
         values.append(own and finite(own))
-        tops.append(
-            entry and {str(one.decoded_token): finite(one) for one in best(entry, wanted, token)}
-        )
+        tops.append(entry and by_text(best(entry, wanted, token)))
     return {
         "text_offset": offsets,
         "token_logprobs": values,
@@ -53,7 +51,10 @@ def of_prompt(scored: Scored | None) -> list[dict[str, Any] | None] | None:
     if scored is None:
         return None
     return [
-        entry and {str(token): {**one._asdict(), "logprob": finite(one)} for token, one in entry.items()}
+        entry
+        and {
+            str(token): one._replace(logprob=finite(one))._asdict() for token, one in entry.items()
+        }
         for entry in scored
     ]
 
@@ -61,6 +62,15 @@ def of_prompt(scored: Scored | None) -> list[dict[str, Any] | None] | None:
 def best(entry: Mapping[int, Logprob], wanted: int, token: int) -> list[Logprob]:
     """Return the token and the likeliest ``wanted``, as OpenAI counts them: one more at most."""
     return [one for other, one in entry.items() if other == token or (one.rank or 0) <= wanted]
+
+
+def by_text(entries: Sequence[Logprob]) -> dict[str, float]:
+    """Index log probabilities by text; of tokens that read alike the likeliest counts."""
+    found: dict[str, float] = {}
+    for one in entries:
+        text = str(one.decoded_token)
+        found[text] = max(found.get(text, LEAST), finite(one))
+    return found
 
 
 def spelt(one: Logprob) -> dict[str, Any]:

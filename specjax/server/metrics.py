@@ -37,8 +37,9 @@ class Meters:
         self.registry.register(Totals(stats, model, depth))
         ProcessCollector(registry=self.registry)
         self._histograms = {
-            name: Histogram(f"vllm:{name}", what, LABELS, buckets=buckets, registry=self.registry)
-            .labels(model, "0")
+            name: Histogram(
+                f"vllm:{name}", what, LABELS, buckets=buckets, registry=self.registry
+            ).labels(model, "0")
             for name, (what, buckets) in HISTOGRAMS.items()
         }
 
@@ -70,7 +71,6 @@ class Meters:
             seen["request_time_per_output_token_seconds"] = decode / (num_tokens - 1)
         for name, value in seen.items():
             self._histograms[name].observe(value)
-
 
 
 class Totals(Collector):
@@ -105,7 +105,7 @@ class Totals(Collector):
             else:
                 yield self._one(CounterMetricFamily, name, metric.value)
 
-    def _one(self, family: Any, name: str, value: float) -> Metric:
+    def _one(self, family: Any, name: str, value: int | float) -> Metric:
         made = family(f"vllm:{name}", name.replace("_", " "), labels=LABELS)
         made.add_metric(self._labels, value)
         return made

@@ -120,7 +120,9 @@ def listen(host: str, port: int, uds: Path | None) -> Iterator[tuple[socket.sock
 def speak_up() -> None:
     """Let our log and uvicorn's reach stderr."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(levelname)s %(asctime)s %(message)s", "%m-%d %H:%M:%S"))
+    handler.setFormatter(
+        logging.Formatter("%(levelname)s %(asctime)s %(message)s", "%m-%d %H:%M:%S")
+    )
     for name in ("specjax", "uvicorn"):
         own = logging.getLogger(name)
         own.handlers, own.propagate = [handler], False
