@@ -94,12 +94,12 @@ class Deployment:
         if asked.stream and params.prompt_logprobs is not None:
             raise Refusal(400, "log probabilities of the prompt do not stream.", "stream")
         longest, room = max(map(len, prompts)), self.llm.max_model_len
-        if longest + (params.max_tokens or 1) > room:
-            wanted = "" if params.max_tokens is None else f" and {params.max_tokens} to come"
+        to_come = max(params.max_tokens or 1, params.min_tokens)
+        if longest + to_come > room:
             raise Refusal(
                 400,
                 f"This model's maximum context length is {room} tokens. However, you requested "
-                f"{longest} in the prompt{wanted}: ask for less.",
+                f"{longest} in the prompt and {to_come} to come: ask for less.",
                 "max_tokens",
             )
 

@@ -7,7 +7,7 @@ nobody here knows are ignored, as OpenAI asks; those that would change the text 
 from dataclasses import replace
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from specjax.engine.chat import ROLES
 from specjax.engine.params import SamplingParams
@@ -31,6 +31,18 @@ SAMPLING = (  # fields that reach SamplingParams under their own names
     "spaces_between_special_tokens", "allowed_token_ids",
 )  # fmt: skip
 
+
+
+def check_unicode(text: str) -> str:
+    """Refuse half a character, which JSON can say and UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"a lone surrogate at {error.start} is not valid Unicode") from None
+    return text
+
+
+Text = Annotated[str, AfterValidator(check_unicode)]
 Token = Annotated[int, Field(ge=0, lt=2**31)]
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 
@@ -51,7 +63,7 @@ class StreamOptions(Body):
 class Generation(Body):
     """What completions and chats share; None is the checkpoint's default, then OpenAI's."""
 
-    model: str | None = None
+    model: Text | None = None
     n: int | None = None
     max_tokens: Count | None = None
     stream: bool | None = None
@@ -64,9 +76,9 @@ class Generation(Body):
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     seed: int | None = None
-    stop: str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None = None
+    stop: Text | Annotated[list[Text], Field(max_length=MOST_STOPS)] | None = None
     stop_token_ids: list[Token] | None = None
-    bad_words: Annotated[list[str], Field(max_length=128)] | None = None
+    bad_words: Annotated[list[Text], Field(max_length=128)] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     min_tokens: Count | None = None
@@ -91,9 +103,9 @@ class Completion(Generation):
     """``POST /v1/completions``."""
 
     prompt: (
-        str
+        Text
         | Annotated[list[Token], Field(min_length=1)]
-        | Annotated[list[str], Field(min_length=1, max_length=MOST_PROMPTS)]
+        | Annotated[list[Text], Field(min_length=1, max_length=MOST_PROMPTS)]
         | Annotated[list[list[Token]], Field(min_length=1, max_length=MOST_PROMPTS)]
     )
     echo: bool | None = None
@@ -112,14 +124,22 @@ class Part(Body):
     """A piece of a message."""
 
     type: Annotated[str, Field(pattern="^text$")]
-    text: str
+    text: Text
 
 
 class Message(Body):
     """One turn of a chat; other fields reach the chat template."""
 
     role: Annotated[str, Field(pattern=f"^({'|'.join(ROLES)})$")]
-    content: str | list[Part] | None = None
+    content: Text | list[Part] | None = None
+
+    @model_validator(mode="after")
+    def check_content(self):
+        """Refuse a message that says nothing, unless it calls a tool."""
+        calls = self.role == "assistant" and (self.model_extra or {}).get("tool_calls")
+        if self.content is None and not calls:
+            raise ValueError(f"the {self.role} message has no content")
+        return self
 
 
 Messages = Annotated[list[Message], Field(min_length=1)]
@@ -146,8 +166,8 @@ class Chat(Generation):
 class Tokenize(Body):
     """``POST /tokenize``: a prompt or a chat."""
 
-    model: str | None = None
-    prompt: str | None = None
+    model: Text | None = None
+    prompt: Text | None = None
     messages: Messages | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool = True
@@ -164,7 +184,7 @@ class Tokenize(Body):
 class Detokenize(Body):
     """``POST /detokenize``."""
 
-    model: str | None = None
+    model: Text | None = None
     tokens: list[Token]
 
 

@@ -78,7 +78,7 @@ def call(application, runner):
     def ask(method: str, path: str, body: Any = None, app=application, **headers: str) -> Reply:
         content = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body)
         content = content.encode() if isinstance(content, str) else content
-        given = {"content-type": "application/json", **headers}
+        given = {"content_type": "application/json", **headers}
         scope = {
             "type": "http",
             "http_version": "1.1",
