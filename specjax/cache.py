@@ -1,4 +1,4 @@
-"""The key-value cache: allocate, move an accepted path to the front, join a batch.
+"""The key-value cache: allocate, move an accepted path to the front, join and leave a batch.
 
 Rollback needs no function: entries past ``lengths`` are garbage, so it is ``lengths``.
 """
@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from specjax.types import Cache, State
+from specjax.types import IDLE, Cache, State
 
 
 def init_cache(
@@ -50,3 +50,17 @@ def keep(cache: Cache, path: Int[Array, "B K1"], count: Int[Array, "B"]) -> Cach
 def admit(state: State, slot: Int[Array, ""], row: State) -> State:
     """Put a one-row state into a slot of a batch: B leads every leaf, so this is one map."""
     return jax.tree.map(lambda all_rows, one: all_rows.at[slot].set(one[0]), state, row)
+
+
+def leave(state: State, slot: Int[Array, ""]) -> State:
+    """Make a slot idle; what lies in it is garbage."""
+    reason = state.text.reason.at[slot].set(IDLE)
+    return state._replace(text=state.text._replace(reason=reason))
+
+
+def select(state: State, slots: Int[Array, "B2"], num_rows: Int[Array, ""]) -> State:
+    """Make a batch of other size: its first ``num_rows`` slots hold ``slots``, the rest idle."""
+    state = jax.tree.map(lambda leaf: leaf[slots], state)
+    idle = jnp.arange(slots.shape[0]) >= num_rows
+    reason = jnp.where(idle, IDLE, state.text.reason)
+    return state._replace(text=state.text._replace(reason=reason))

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 PyTree = Any
 
-RUNNING, STOPPED, LENGTH, IDLE = 0, 1, 2, 3  # Text.reason
+RUNNING, STOPPED, LENGTH, IDLE, FAILED = range(5)  # Text.reason
 
 
 class Text(NamedTuple):
@@ -21,7 +21,7 @@ class Text(NamedTuple):
     starts: Int[Array, "B"]  # prompt lengths
     lengths: Int[Array, "B"]  # committed tokens
     limits: Int[Array, "B"]  # stop when lengths == limits
-    reason: Int[Array, "B"]  # RUNNING, STOPPED, LENGTH or IDLE; only running rows commit
+    reason: Int[Array, "B"]  # RUNNING, STOPPED, LENGTH, IDLE or FAILED; only running rows commit
 
 
 class Cache(NamedTuple):

@@ -11,7 +11,7 @@ from specjax.config import FeatureConfig, MedusaConfig, ModelConfig, SpeculatorC
 from specjax.drafters.draft_model import draft_model
 from specjax.drafters.feature import feature
 from specjax.drafters.ngram import ngram
-from specjax.drafters.none import none
+from specjax.drafters.none import none, silent
 from specjax.drafters.stages import staged
 from specjax.drafters.suffix import suffix
 from specjax.drafters.translated import Bilingual, Dictionary, translated
@@ -106,13 +106,42 @@ def build_engine(
     if isinstance(draft, Head) and isinstance(draft.config, FeatureConfig):
         taps = draft.config.taps
     model = build_target(target.config, taps)
-    drafter = choose_drafter(model, draft, config)
+    drafter = choose_drafter(model, draft, config, config.num_speculative_tokens)
     return Engine(model, drafter, choose_rule(config, drafter), window=0)
 
 
-def choose_drafter(model: Target, draft: Model | Head | None, config: SpeculativeConfig) -> Drafter:
-    """Build the drafter that a config asks for."""
-    depth, method = config.num_speculative_tokens, config.draft_sample_method
+def build_schedule(
+    engine: Engine, draft: Model | Head | None, config: SpeculativeConfig | None
+) -> tuple[Engine, ...]:
+    """Build the engine for each number of running requests: 1, 2, ..., the last one also for more.
+
+    They differ in how much they draft (num_speculative_tokens_per_batch_size; where its ranges
+    leave a gap, the range before it goes on) and share one state: while nothing is drafted, the
+    drafter still follows the text.
+    """
+    ranges = config and config.num_speculative_tokens_per_batch_size
+    if config is None or not ranges:
+        return (engine,)
+    depths: list[int] = []
+    for low, high, depth in ranges:
+        depths += depths[-1:] * (low - 1 - len(depths))
+        depths += [depth] * (high + 1 - low)
+
+    def at(depth: int) -> Engine:
+        if depth == engine.drafter.depth:
+            return engine
+        if depth == 0:
+            return engine._replace(drafter=silent(engine.drafter))
+        return engine._replace(drafter=choose_drafter(engine.target, draft, config, depth))
+
+    return tuple(map(at, depths))
+
+
+def choose_drafter(
+    model: Target, draft: Model | Head | None, config: SpeculativeConfig, depth: int
+) -> Drafter:
+    """Build the drafter that a config asks for, to draft ``depth`` tokens."""
+    method = config.draft_sample_method
     reach = config.max_model_len or 2**30
     if config.method == "suffix":
         return suffix(

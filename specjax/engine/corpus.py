@@ -4,7 +4,7 @@ The index is an argument of the compiled step, refreshed between calls: inside o
 frozen. Only outputs enter it; prompts stay in their own row's index.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +12,11 @@ import numpy as np
 
 from specjax.drafters import suffix_index
 from specjax.drafters.suffix_index import Index
-from specjax.engine.loop import Progress
+from specjax.engine.rounds import Progress
 from specjax.engine.rows import bucket
 
 CAPACITY = 1 << 16  # tokens; 40 bytes x max_tree_depth each
+LEAST_APPENDED = 8
 SLACK = 4  # when it is full, the oldest 1 / SLACK goes, so that rebuilding it stays rare
 
 extend = jax.jit(suffix_index.extend, donate_argnums=0)
@@ -61,6 +62,15 @@ class Corpus:
         """Say that a response grows no more. It stays until it is the oldest."""
         self.growing.pop(name, None)
 
+    def shapes(self, most_tokens: int) -> Iterator[int]:
+        """Compile what appends up to ``most_tokens`` tokens at once; yields each size."""
+        size = LEAST_APPENDED
+        while size < 2 * most_tokens:
+            nothing = jnp.zeros((1, size), jnp.int32), jnp.zeros(1, jnp.int32)
+            self.index = extend(self.index, *nothing)
+            yield size
+            size *= 2
+
     def _evict(self, num_requests: int, num_tokens: int) -> None:
         """Drop the oldest responses until so many are left, and index these anew."""
         while len(self.responses) > num_requests or self.num_tokens > num_tokens:
@@ -73,7 +83,7 @@ class Corpus:
                 self.finish(name)
 
     def _append(self, name: int, tokens: Sequence[int]) -> None:
-        padded = np.zeros((1, bucket(len(tokens), 8)), np.int32)
+        padded = np.zeros((1, bucket(len(tokens), LEAST_APPENDED)), np.int32)
         padded[0, : len(tokens)] = tokens
         index = self.index._replace(active=self.growing[name])
         count = jnp.asarray([len(tokens)], jnp.int32)
@@ -99,7 +109,8 @@ def follow(corpus: Corpus) -> Callable[[Progress], Index]:
         corpus.extend(names[i], progress.tokens[known[i] :])
         known[i] = len(progress.tokens)
         if progress.finish_reason is not None:
-            corpus.finish(names[i])
+            corpus.finish(names.pop(i))
+            del known[i]
         return corpus.index
 
     return learn

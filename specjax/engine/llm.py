@@ -1,7 +1,7 @@
 """``LLM``: the offline interface, with vLLM's names."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from specjax.engine.build import (
     Model,
     build_corpus,
     build_engine,
+    build_schedule,
     describe,
     describe_head,
     load,
@@ -23,9 +24,11 @@ from specjax.engine.intake import Prompt
 from specjax.engine.legacy import accept_engine_only, translate_legacy
 from specjax.engine.outputs import RequestOutput
 from specjax.engine.params import SamplingParams
+from specjax.engine.plan import HISTORY
 from specjax.engine.progress import bar
 from specjax.engine.recorder import Recorder
 from specjax.engine.report import Sample, request_output, steps
+from specjax.engine.rounds import Progress
 from specjax.engine.rows import Request
 from specjax.engine.speculative import MODEL_FREE, SpeculativeConfig
 from specjax.engine.tokenizer import load_generation_config, load_tokenizer
@@ -33,11 +36,6 @@ from specjax.engine.transcript import Transcript
 from specjax.metrics import Counter, SpecDecodeCounters, Vector
 
 ROUNDS_PER_STOP_CHECK = 8  # a stop string is seen on the host: look often, waste little
-
-
-def most(values: Iterable[int | None]) -> int | None:
-    """Return the largest number that is not None."""
-    return max((value for value in values if value is not None), default=None)
 
 
 class LLM:
@@ -120,6 +118,7 @@ class LLM:
             seed=seed,
         )
         self.engine = build_engine(target, draft, self.speculative_config)
+        self.schedule = build_schedule(self.engine, draft, self.speculative_config)
         self.corpus = build_corpus(self.speculative_config)
         self.params = load(target, draft, mesh)
         self.counters = SpecDecodeCounters.zeros(self.engine.drafter.depth)
@@ -149,7 +148,7 @@ class LLM:
         samples: dict[int, Sample] = {}
         total = sum(len(requests) for _, requests in batch)
         recorder = None if trace is None else Recorder(Path(trace), number, batch)
-        max_rounds = loop.HISTORY if recorder is None else 1
+        max_rounds = HISTORY if recorder is None else 1
         for sample in self._run([r for _, requests in batch for r in requests], max_rounds):
             if recorder is not None:
                 recorder.see(sample.progress)
@@ -255,15 +254,11 @@ class LLM:
         self.num_requests += len(batch)
         return batch
 
-    def _run(self, requests: list[Request], max_rounds: int = loop.HISTORY) -> Iterator[Sample]:
+    def _run(self, requests: list[Request], max_rounds: int = HISTORY) -> Iterator[Sample]:
         """Drive the loop, keep each request's transcript, and count what was drafted."""
-        engine = self.engine._replace(
-            num_logprobs=most(request.params.logprobs for request in requests),
-            num_prompt_logprobs=most(request.params.prompt_logprobs for request in requests),
-        )
         transcripts: dict[int, Transcript] = {}
 
-        def watch(progress: loop.Progress) -> int | None:
+        def watch(progress: Progress) -> int | None:
             if progress.index not in transcripts:
                 transcripts[progress.index] = Transcript(
                     self.intake.tokenizer, progress, self.intake.eos_ids
@@ -276,12 +271,13 @@ class LLM:
         if self.corpus is not None:
             params, learn = params._replace(draft=self.corpus.index), follow(self.corpus)
         for progress in loop.run(
-            engine,
+            self.engine,
             params,
             requests,
             max_num_seqs=self.max_num_seqs,
             watch=watch,
             learn=learn,
+            schedule=self.schedule,
             max_rounds=max_rounds,
         ):
             if progress.finish_reason is not None:

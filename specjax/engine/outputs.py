@@ -85,7 +85,7 @@ class CompletionOutput:
     token_ids: Sequence[int]
     cumulative_logprob: float | None = None
     logprobs: Sequence[Mapping[int, Logprob]] | None = None
-    finish_reason: Literal["stop", "length"] | None = None
+    finish_reason: Literal["stop", "length", "abort", "error"] | None = None
     stop_reason: int | str | None = None
     spec_decode_metrics: SpecDecodeMetrics | None = None
     drafts: Sequence[tuple[int, Sequence[int]]] = ()

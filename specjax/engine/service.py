@@ -1,42 +1,27 @@
 """``Service``: an LLM whose loop runs on a thread of its own, for many callers at once."""
 
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+import threading
+import time
+from collections.abc import Callable
 from typing import NamedTuple
 
+from specjax.engine import intake
+from specjax.engine.corpus import follow
 from specjax.engine.intake import Prompt
 from specjax.engine.llm import LLM
-from specjax.engine.outputs import CompletionOutput, Logprob
+from specjax.engine.loop import Loop
 from specjax.engine.params import SamplingParams
+from specjax.engine.plan import served
+from specjax.engine.report import Sample
+from specjax.engine.rounds import Progress
+from specjax.engine.rows import NOBODY, Request, layout
+from specjax.engine.scheduler import Full, Scheduler
+from specjax.engine.ticket import Delta, Failed, Ticket, Times
+from specjax.engine.transcript import Transcript
+from specjax.engine.warm import warm
 from specjax.metrics import SpecDecodeCounters
 
-
-class Full(RuntimeError):
-    """The queue is full, or the service is closing: try again later (HTTP 503)."""
-
-
-class Failed(RuntimeError):
-    """The request could not be completed: its logits were not finite, or the engine died."""
-
-
-class Delta(NamedTuple):
-    """What a sample has said since the last delta."""
-
-    text: str
-    token_ids: list[int]
-    logprobs: list[dict[int, Logprob]] | None  # one mapping per token, if asked for
-    finish_reason: str | None = None  # "stop", "length" or "abort"; only in the last delta
-    stop_reason: int | str | None = None  # the stop string or stop token id; None for EOS
-
-
-@dataclass
-class Times:
-    """When things happened to a sample, in seconds of ``time.perf_counter``; None: not yet."""
-
-    arrived: float
-    started: float | None = None  # its prompt is being read; queue time = started - arrived
-    first_token: float | None = None
-    finished: float | None = None
+__all__ = ["Delta", "Failed", "Full", "Service", "Stats", "Ticket", "Times"]
 
 
 class Stats(NamedTuple):
@@ -53,33 +38,11 @@ class Stats(NamedTuple):
     counters: SpecDecodeCounters
 
 
-class Ticket:
-    """One sample on its way: an asynchronous iterator over its deltas.
+class Job(NamedTuple):
+    """A sample in the loop."""
 
-    A slow reader gets merged deltas, so that it holds up nobody and memory stays bounded by
-    the sample's length. The last delta has a ``finish_reason``; the iteration then ends.
-    Raises ``Failed`` while iterating if the request failed. One reader per ticket.
-    """
-
-    index: int  # which of the request's n samples
-    prompt_token_ids: tuple[int, ...]
-    params: SamplingParams
-    times: Times
-
-    def __aiter__(self) -> AsyncIterator[Delta]:
-        raise NotImplementedError
-
-    def abort(self) -> None:
-        """Stop the sample; its slot is free within two steps. From any thread, at any time."""
-        raise NotImplementedError
-
-    def completion(self) -> CompletionOutput:
-        """Describe the finished sample as a whole, ``spec_decode_metrics`` included."""
-        raise NotImplementedError
-
-    def prompt_logprobs(self) -> list[dict[int, Logprob] | None] | None:
-        """Return one mapping per prompt token (None for the first), once it has finished."""
-        raise NotImplementedError
+    ticket: Ticket
+    transcript: Transcript
 
 
 class Service:
@@ -92,28 +55,177 @@ class Service:
     """
 
     def __init__(self, llm: LLM, *, max_waiting: int, max_num_batched_tokens: int | None = None):
-        raise NotImplementedError
+        self.llm, self._corpus = llm, llm.corpus
+        drafter, vocab_size = llm.engine.drafter, llm.engine.target.vocab_size
+        usual = NOBODY._replace(
+            params=llm.get_default_sampling_params(), stop_ids=llm.intake.eos_ids
+        )
+        plan = served(
+            layout([usual], vocab_size, drafter.depth),
+            llm.max_model_len,
+            drafter.nodes,
+            llm.max_num_seqs,
+            max_num_batched_tokens,
+        )
+        params = llm.params
+        if self._corpus is not None:
+            params = params._replace(draft=self._corpus.index)
+        self._scheduler = Scheduler(plan.sizes, max_waiting)
+        self._loop = Loop(
+            llm.engine,
+            params,
+            plan,
+            schedule=llm.schedule,
+            watch=self._watch,
+            learn=None if self._corpus is None else follow(self._corpus),
+            alternate=True,
+            scheduler=self._scheduler,
+        )
+        self._jobs: dict[Progress, Job] = {}
+        self._aborted: list[Progress] = []
+        self._num_requests = self._num_samples = 0
+        self._num_prompt_tokens = self._num_generation_tokens = 0
+        self._num_finished = dict.fromkeys(("stop", "length", "abort", "error"), 0)
+        self._counters = SpecDecodeCounters.zeros(drafter.depth)
+        self._news = threading.Condition()  # guards the queue, what is aborted, and the totals
+        self._closing = self._dead = False
+        self._thread = threading.Thread(target=self._serve, name="specjax engine", daemon=True)
 
     def warm_up(self, on_progress: Callable[[int, int], None] | None = None) -> None:
-        """Compile everything that will ever run; ``on_progress`` is told (done, all)."""
-        raise NotImplementedError
+        """Compile everything that will ever run; ``on_progress`` is told (done, all).
+
+        To be called before the first ``submit``; without it programs are compiled as they are met.
+        """
+        for done, total in warm(self._loop, self._corpus):
+            if on_progress is not None:
+                on_progress(done, total)
 
     def submit(self, prompt: Prompt, params: SamplingParams) -> list[Ticket]:
         """Queue one request and return a ticket for each of its n samples.
 
         Raises ValueError for a bad request and ``Full`` when not all samples fit the queue.
         """
-        raise NotImplementedError
+        with self._news:
+            number, self._num_requests = self._num_requests, self._num_requests + 1
+        requests = intake.requests(self.llm.intake, prompt, params, number)
+        self._check(requests[0])
+        tokenizer, depth = self.llm.intake.tokenizer, self.llm.engine.drafter.depth
+        jobs = {}
+        for i, request in enumerate(requests):
+            progress = Progress(0, request)
+            transcript = Transcript(tokenizer, progress, self.llm.intake.eos_ids)
+            ticket = Ticket(progress, i, tokenizer, depth, self._abort)
+            jobs[progress] = Job(ticket, transcript)
+        with self._news:
+            if self._closing or self._dead:
+                raise Full("the service is closing and accepts nothing more.")
+            for progress in jobs:
+                progress.index, self._num_samples = self._num_samples, self._num_samples + 1
+            self._scheduler.put(list(jobs))
+            self._jobs |= jobs
+            if not self._thread.is_alive():
+                self._thread.start()
+            self._news.notify()
+        return [job.ticket for job in jobs.values()]
 
     def stats(self) -> Stats:
         """Return where the service stands."""
-        raise NotImplementedError
+        with self._news:
+            scheduler, plan = self._scheduler, self._loop.plan
+            live = list(scheduler.live.values())
+            return Stats(
+                running=scheduler.num_running,
+                waiting=len(scheduler.waiting),
+                slots=scheduler.num_slots,
+                max_num_seqs=plan.sizes[-1],
+                cache_usage=sum(one.length for one in live) / (plan.sizes[-1] * plan.capacity),
+                num_prompt_tokens=self._num_prompt_tokens,
+                num_generation_tokens=self._num_generation_tokens,
+                num_finished=dict(self._num_finished),
+                counters=self._counters,
+            )
 
     @property
     def alive(self) -> bool:
-        """Whether the engine thread runs (it ends on ``close`` and when a step raises)."""
-        raise NotImplementedError
+        """Whether requests are served (not after ``close``, nor after a step has raised)."""
+        return not (self._closing or self._dead)
 
     def close(self, *, drain: bool) -> None:
-        """Accept nothing more, finish what is queued (``drain``) or abort it, and return then."""
-        raise NotImplementedError
+        """Accept nothing more, finish what is queued (``drain``) or abort it, and return then.
+
+        A second call may change its mind: ``close(drain=False)`` while another one drains.
+        """
+        with self._news:
+            self._closing = True
+            if not drain:
+                self._aborted += self._jobs
+            self._news.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _check(self, request: Request) -> None:
+        """Refuse what no compiled program can hold."""
+        most = self._loop.plan.levels[-1].layout
+        words = request.bad_words
+        for what, count, limit in (
+            ("stop_token_ids", len(request.stop_ids), most.num_stop_ids),
+            ("bad_words", len(words), most.num_bad_words),
+            ("tokens of a bad word", max(map(len, words), default=0), most.bad_word_length),
+        ):
+            if count > limit:
+                raise ValueError(f"{what}: at most {limit} are served, got {count}.")
+
+    def _abort(self, progress: Progress) -> None:
+        with self._news:
+            self._aborted.append(progress)
+            self._news.notify()
+
+    def _serve(self) -> None:
+        """Run the loop until the service is closed (the engine's thread)."""
+        try:
+            while self._prepare():
+                for progress in self._loop.step():
+                    self._deliver(progress)
+        finally:
+            with self._news:
+                self._dead, left = True, self._jobs
+                self._jobs = {}
+            for job in left.values():
+                job.ticket.fail("the engine has stopped")
+
+    def _prepare(self) -> bool:
+        """Wait for work and let go of what was aborted; say whether there is a step to run."""
+        with self._news:
+            while True:
+                while not (self._aborted or len(self._scheduler) or self._closing):
+                    self._news.wait()
+                aborted, self._aborted = self._aborted, []
+                for progress in aborted:
+                    if progress in self._jobs:
+                        self._loop.abort(progress)
+                        self._deliver(progress)
+                starting = self._scheduler.next()
+                if starting is not None:
+                    times = self._jobs[starting].ticket.times
+                    times.started = times.started or time.perf_counter()
+                if len(self._scheduler) or self._closing:
+                    return len(self._scheduler) > 0
+
+    def _watch(self, progress: Progress) -> int | None:
+        return self._jobs[progress].transcript.follow(progress)
+
+    def _deliver(self, progress: Progress) -> None:
+        """Hand on what is new about a sample, and count it."""
+        job, is_first = self._jobs[progress], not progress.rounds[1:]
+        fresh = job.ticket.tell(Sample(progress, job.transcript))
+        with self._news:
+            self._num_generation_tokens += sum(len(one.tokens) for one in fresh)
+            if is_first:
+                self._num_prompt_tokens += len(progress.request.prompt) if fresh else 0
+                fresh = fresh[1:]
+            self._counters = self._counters.add(
+                [len(one.drafted) for one in fresh], [one.num_accepted for one in fresh]
+            )
+            if progress.finish_reason is not None:
+                self._num_finished[progress.finish_reason] += 1
+                del self._jobs[progress]

@@ -216,8 +216,8 @@ class SpeculativeConfig:
 
     def _check_schedule(self):
         """Check [[low, high, k], ...]: batch sizes low .. high draft k tokens."""
-        previous = 0
-        for entry in self.num_speculative_tokens_per_batch_size or ():
+        schedule, previous = self.num_speculative_tokens_per_batch_size, 0
+        for entry in schedule or ():
             good = len(entry) == 3 and previous < entry[0] <= entry[1]
             if not good or not 0 <= entry[2] <= self.num_speculative_tokens:
                 raise ValueError(
@@ -227,6 +227,11 @@ class SpeculativeConfig:
                     f"got {list(entry)}."
                 )
             previous = entry[1]
+        if schedule is not None and (not schedule or schedule[0][0] != 1):
+            raise ValueError(
+                "num_speculative_tokens_per_batch_size must not be empty, and its first range "
+                f"must start at 1, got {[list(entry) for entry in schedule]}."
+            )
 
     def _complete_rule(self):
         """Check the options of the verification rule and fill them in."""
@@ -244,11 +249,6 @@ class SpeculativeConfig:
     def _refuse_what_is_missing(self):
         if self.use_heterogeneous_vocab and self.method != "draft_model":
             raise ValueError("use_heterogeneous_vocab only works with method='draft_model'.")
-        if self.num_speculative_tokens_per_batch_size is not None:
-            raise ValueError(
-                "num_speculative_tokens_per_batch_size is not in this version of specjax: "
-                "it needs the server engine. Remove it."
-            )
 
 
 def infer_method(model: str) -> str:

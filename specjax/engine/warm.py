@@ -1,0 +1,103 @@
+"""Compile all that a service will run, before the first request comes.
+
+Every program is called once on idle rows, so what is compiled is what will be called.
+"""
+
+from collections.abc import Callable, Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specjax.engine import loop as programs
+from specjax.engine import rows
+from specjax.engine.corpus import Corpus
+from specjax.engine.loop import Loop, stack
+from specjax.engine.plan import Level, Plan, next_chunk
+from specjax.engine.rows import NOBODY
+from specjax.types import IDLE, State
+
+Work = Callable[[], object]
+
+
+def warm(loop: Loop, corpus: Corpus | None = None) -> Iterator[tuple[int, int]]:
+    """Run every program once; yields (done, all) after each."""
+    work = list(reading(loop))
+    for level in loop.plan.levels:
+        work += rounds(loop, level)
+    for done, one in enumerate(work, start=1):
+        jax.block_until_ready(one())
+        yield done, len(work)
+    if corpus is not None:
+        for _ in corpus.shapes(loop.plan.capacity):
+            yield len(work), len(work)
+        loop.params = loop.params._replace(draft=corpus.index)
+
+
+def reading(loop: Loop) -> Iterator[Work]:
+    """List the programs that read prompts: one per piece, window and whether it is scored."""
+    plan = loop.plan
+    for scored, chunks in ((False, plan.chunks), (True, plan.scored_chunks)):
+        for chunk, window in sorted(pieces(plan, chunks)):
+            engine = loop.reader(window, scored)
+
+            def read(engine=engine, chunk=chunk):
+                return programs.prefill(engine, loop.params, new_row(loop), 0, chunk)
+
+            yield read
+
+
+def pieces(plan: Plan, chunks: tuple[int, ...]) -> set[tuple[int, int]]:
+    """Return every (chunk, window) that a prompt of any length is read in."""
+    largest, found = max(chunks), set()
+    for start in range(0, plan.capacity, largest):
+        for end in range(start + 1, min(start + 2 * largest, plan.capacity)):
+            at = start
+            while at < end:
+                chunk = next_chunk(end - at, chunks)
+                found.add((chunk, plan.window(at + chunk + 1)))
+                at += chunk
+    return found
+
+
+def rounds(loop: Loop, level: Level) -> Iterator[Work]:
+    """List the programs of the rounds at one level, from one row to all slots.
+
+    ``state`` is passed on from one to the next: it is donated.
+    """
+    plan, sizes = loop.plan, loop.plan.sizes
+    state: State | None = None
+
+    def begin(size: int):
+        nonlocal state
+        if state is None:
+            nobody = programs.idle(size, level.layout, plan.capacity)
+            state = programs.init_state(loop.engine, loop.params, *nobody)
+        else:
+            smaller = state
+            state = programs.select(smaller, np.zeros(size, np.int32), 0)
+            programs.select(state, np.zeros(smaller.text.reason.shape[0], np.int32), 0)
+        row = new_row(loop)
+        row = row._replace(sampling=rows.sampling_row(NOBODY, level.layout))
+        state = programs.leave(programs.admit(state, 0, row), 0)
+        state = state._replace(sampling=stack([NOBODY] * size, level.layout))
+        return state
+
+    def run(engine):
+        nonlocal state
+        state, *rest = programs.generate(engine, loop.params, state, 1, 1, plan.history)
+        return rest
+
+    for fewer, size in zip((0, *sizes), sizes, strict=False):
+        yield lambda size=size: begin(size)
+        for window in plan.windows or ():
+            counts = range(fewer + 1, size + 1)
+            for engine in {loop.decoder(running, window, level) for running in counts}:
+                yield lambda engine=engine: run(engine)
+
+
+def new_row(loop: Loop) -> State:
+    """Return an idle row, as prompts are read into."""
+    text, sampling, keys = rows.row(NOBODY, loop.plan.reading.layout, loop.plan.capacity)
+    text = text._replace(reason=jnp.asarray(np.full(1, IDLE, np.int32)))
+    return programs.init_state(loop.engine, loop.params, text, sampling, keys)
