@@ -87,7 +87,7 @@ class Loop:
     ):
         self.engine, self.params, self.plan = engine, params, plan
         self.schedule = tuple(schedule) or (engine,)
-        self.scheduler = scheduler or Scheduler(plan.sizes)
+        self.scheduler = Scheduler(plan.sizes) if scheduler is None else scheduler
         self.state: State | None = None
         self.level = plan.levels[0]
         self._watch, self._learn, self._alternate = watch, learn, alternate

@@ -21,9 +21,9 @@ from specjax.server.protocol import Chat, Completion, Detokenize, Tokenize
 from specjax.server.streams import Events, whole
 
 PAGE = "status.html"
-PAGE_POLICY = "; ".join(  # the page loads nothing, and talks to nobody but us
-    ("default-src 'none'", "style-src 'unsafe-inline'", "script-src 'unsafe-inline'")
-    + ("connect-src 'self'", "frame-ancestors 'none'", "base-uri 'none'", "form-action 'none'")
+PAGE_POLICY = (  # the page loads nothing, and talks to nobody but us
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 )
 
 

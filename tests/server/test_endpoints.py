@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import time
 
 import pytest
 
@@ -174,7 +175,10 @@ def test_metrics_have_vllms_names_and_count(complete, call):
     labels = 'engine="0",model_name="tiny"'
     before = read()
     answer = complete()
-    after = read()
+    until = time.monotonic() + 10
+    success = f'vllm:request_success_total{{engine="0",finished_reason="length",{labels[11:]}}}'
+    while (after := read())[success] == before[success]:  # counted a moment after it is told
+        assert time.monotonic() < until
     grown = {name: after[name] - before[name] for name in before if "_created" not in name}
     told = answer["metrics"]["speculative_decoding"]
     for name, count in {
@@ -193,7 +197,6 @@ def test_metrics_have_vllms_names_and_count(complete, call):
         name = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
         count = sum(accepted > position for accepted in told["per_step_accepted"])
         assert grown[f'{name}{{{labels},position="{position}"}}'] == count
-    success = f'vllm:request_success_total{{engine="0",finished_reason="length",{labels[11:]}}}'
     assert grown[success] == 1
     assert grown[f"vllm:inter_token_latency_seconds_count{{{labels}}}"] > 0
     for name in ("num_requests_running", "num_requests_waiting"):
