@@ -27,9 +27,7 @@ class Request(NamedTuple):
     bad_words: tuple[tuple[int, ...], ...] = ()
 
 
-NOBODY = Request(
-    (0,), SamplingParams(temperature=0.0), 0, 1, ()
-)  # not even for noise
+NOBODY = Request((0,), SamplingParams(temperature=0.0), 0, 1, ())  # not even for noise
 
 
 class Layout(NamedTuple):

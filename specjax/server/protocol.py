@@ -32,7 +32,6 @@ SAMPLING = (  # fields that reach SamplingParams under their own names
 )  # fmt: skip
 
 
-
 def check_unicode(text: str) -> str:
     """Refuse half a character, which JSON can say and UTF-8 cannot."""
     try:

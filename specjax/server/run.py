@@ -5,8 +5,8 @@ import logging
 import os
 import signal
 import socket
-import stat
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -53,7 +53,6 @@ def run_server(
     max_queued: int = 1024,
     most_bytes: int = MOST_BYTES,
     shutdown_timeout: int = 60,
-    warm: bool = True,
 ) -> int:
     """Serve a model until a signal comes; return the exit code.
 
@@ -67,9 +66,10 @@ def run_server(
         service = Service(
             llm, max_waiting=max_queued, max_num_batched_tokens=max_num_batched_tokens
         )
-        if warm:
-            with bar("compiling") as shown:
-                service.warm_up(shown)
+        with bar("compiling") as shown:
+            start = time.monotonic()
+            service.warm_up(shown)
+        logger.info("compiled everything in %.1f s", time.monotonic() - start)
         served = Deployment(
             llm=llm,
             service=service,
@@ -95,14 +95,8 @@ def run_server(
 def listen(host: str, port: int, uds: Path | None) -> Iterator[tuple[socket.socket, str]]:
     """Take the address; yield it as a socket and in words. Nobody else may use a unix socket."""
     if uds is not None:
-        if uds.exists() and stat.S_ISSOCK(uds.stat().st_mode):
-            uds.unlink()  # a server left it
-        listener, before = socket.socket(socket.AF_UNIX), os.umask(0o177)
-        try:
-            listener.bind(str(uds))
-        finally:
-            os.umask(before)
-        with listener:
+        with socket.socket(socket.AF_UNIX) as listener:
+            bind_privately(listener, uds)
             yield listener, str(uds)
         uds.unlink(missing_ok=True)
         return
@@ -115,6 +109,22 @@ def listen(host: str, port: int, uds: Path | None) -> Iterator[tuple[socket.sock
             raise ValueError(f"cannot listen on {host}:{port}: {error.strerror}") from None
         name, port = listener.getsockname()[:2]
         yield listener, f"http://{f'[{name}]' if ':' in name else name}:{port}"
+
+
+def bind_privately(listener: socket.socket, uds: Path) -> None:
+    """Bind to a file that only this user may use, in place of one that a dead server left."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        if probe.connect_ex(str(uds)) == 0:
+            raise ValueError(f"another server listens on {uds}")
+    if uds.is_socket():
+        uds.unlink()
+    before = os.umask(0o177)
+    try:
+        listener.bind(str(uds))
+    except OSError as error:
+        raise ValueError(f"cannot listen on {uds}: {error.strerror}") from None
+    finally:
+        os.umask(before)
 
 
 def speak_up() -> None:
