@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from specjax import cache, decode
 from specjax.engine import rows
@@ -19,7 +19,7 @@ from specjax.engine.rounds import Progress
 from specjax.engine.rows import Request
 from specjax.engine.scheduler import Scheduler
 from specjax.sampling import Sampling
-from specjax.types import Engine, Params, State
+from specjax.types import Engine, Params, State, Text
 
 WORTH = 32  # tokens: for fewer to come no batch is made smaller
 
@@ -88,6 +88,10 @@ class Loop:
         self.engine, self.params, self.plan = engine, params, plan
         self.schedule = tuple(schedule) or (engine,)
         self.scheduler = Scheduler(plan.sizes) if scheduler is None else scheduler
+        where = jax.tree.leaves(params.target)[0].sharding
+        if isinstance(where, NamedSharding):
+            where = NamedSharding(where.mesh, PartitionSpec())
+        self._where = where
         self.state: State | None = None
         self.level = plan.levels[0]
         self._watch, self._learn, self._alternate = watch, learn, alternate
@@ -112,41 +116,40 @@ class Loop:
     def _read(self, progress: Progress) -> list[Progress]:
         """Read the next chunk of a prompt; with the last one comes the first token."""
         request, plan = progress.request, self.plan
-        if self._row is None:
-            start = rows.row(request, plan.reading.layout, plan.capacity)
-            self._row, self._num_read = init_state(self.engine, self.params, *start), 0
-        scored = request.params.prompt_logprobs is not None
-        start, length = self._num_read, len(request.prompt)
+        row, start = self._row, self._num_read
+        if row is None:
+            row, start = self.begin(*rows.row(request, plan.reading.layout, plan.capacity)), 0
+        scored, length = request.params.prompt_logprobs is not None, len(request.prompt)
         chunk = next_chunk(length - start, plan.scored_chunks if scored else plan.chunks)
         engine = self.reader(plan.window(start + chunk + 1), scored)
-        self._row, info, prompt = prefill(engine, self.params, self._row, start, chunk)
-        self._num_read += chunk
+        row, info, prompt = prefill(engine, self.params, row, start, chunk)
         if prompt is not None:
             ids, values, ranks = jax.device_get(prompt)
             real = min(chunk, length - 1 - start)
             progress.prompt_logprobs += list(zip(ids[0], values[0], ranks[0], strict=True))[:real]
-        if self._num_read < length:
+        self._row, self._num_read = row, start + chunk
+        if start + chunk < length:
             return []
-        row, self._row = self._row, None
         text, info = jax.device_get((row.text, info))
         progress.extend(text.tokens[0], jax.tree.map(lambda x: x[None], info), 0, 1)
         progress.settle(int(text.reason[0]))
         self._note(progress)
+        self._row = None
         if progress.finish_reason is None:
-            self._admit(row)
+            self._admit(progress, row)
         return [progress]
 
     def _run(self, max_rounds: int | None) -> list[Progress]:
         """Run rounds for all live rows."""
         live, plan = self.scheduler.live, self.plan
         self._shrink()
-        assert self.state is not None
         engine = self.decoder(len(live), self._window(), self.level)
         most = min(max_rounds or plan.history, plan.history)
-        self.state, infos, rounds = generate(
+        state, infos, rounds = generate(
             engine, self.params, self.state, most, self._fewest(), plan.history
         )
-        text, infos, rounds = jax.device_get((self.state.text, infos, rounds))
+        self.state = state
+        text, infos, rounds = jax.device_get((state.text, infos, rounds))
         if rounds == 0:
             raise RuntimeError(f"no progress in a window of {engine.window}: {plan.capacity=}")
         self._calm += int(rounds)
@@ -156,6 +159,19 @@ class Loop:
             progress.settle(int(text.reason[slot]))
             self._note(progress)
         return [progress for _, progress in grown]
+
+    def begin(self, text: Text, sampling: Sampling, keys: jax.Array) -> State:
+        """Allocate a state, placed like all that follow from it: else it compiles anew."""
+        return jax.device_put(
+            init_state(self.engine, self.params, text, sampling, keys), self._where
+        )
+
+    def stack(self, requests: Sequence[Request], level: Level) -> Sampling:
+        """Lay the sampling parameters of a batch out, one row for each request."""
+        each = [jax.device_get(rows.sampling_row(request, level.layout)) for request in requests]
+        return jax.device_put(
+            jax.tree.map(lambda *leaves: np.concatenate(leaves), *each), self._where
+        )
 
     def reader(self, window: int, scored: bool) -> Engine:
         """Return what reads prompts."""
@@ -212,21 +228,19 @@ class Loop:
             self.state = leave(self.state, slot)
             self._lay_out(self.plan.level([one.request for one in self.scheduler.live.values()]))
 
-    def _admit(self, row: State) -> None:
+    def _admit(self, progress: Progress, row: State) -> None:
         """Give the request that has been read a slot, in a batch that is large enough."""
         scheduler, plan = self.scheduler, self.plan
-        progress = scheduler.reading
-        assert progress is not None
         self._lay_out(
             plan.level([progress.request, *(one.request for one in scheduler.live.values())])
         )
         if self.state is None:
             nobody = idle(scheduler.num_slots, self.level.layout, plan.capacity)
-            self.state = init_state(self.engine, self.params, *nobody)
+            self.state = self.begin(*nobody)
         if len(scheduler.live) == scheduler.num_slots:
             self._resize(scheduler.larger())
         if self.level != plan.reading:
-            row = row._replace(sampling=rows.sampling_row(progress.request, self.level.layout))
+            row = row._replace(sampling=self.stack([progress.request], self.level))
         self.state = admit(self.state, scheduler.place(), row)
 
     def _lay_out(self, level: Level) -> None:
@@ -240,7 +254,7 @@ class Loop:
                 live[slot].request if slot in live else nobody
                 for slot in range(self.scheduler.num_slots)
             ]
-            self.state = self.state._replace(sampling=stack(asked, level.layout))
+            self.state = self.state._replace(sampling=self.stack(asked, level))
 
     def _shrink(self) -> None:
         """Make the batch smaller if it has been too large for long, and will be."""
@@ -257,9 +271,3 @@ class Loop:
         slots = np.zeros(size, np.int32)
         slots[: len(kept)] = kept
         self.state, self._calm = select(self.state, slots, len(kept)), 0
-
-
-def stack(requests: Sequence[Request], layout: rows.Layout) -> Sampling:
-    """Lay the sampling parameters of a batch out, one row for each request."""
-    all_rows = [jax.device_get(rows.sampling_row(request, layout)) for request in requests]
-    return jax.tree.map(lambda *leaves: jnp.asarray(np.concatenate(leaves)), *all_rows)

@@ -85,7 +85,7 @@ class Service:
         self._aborted: list[Progress] = []
         self._num_requests = self._num_samples = 0
         self._num_prompt_tokens = self._num_generation_tokens = 0
-        self._num_finished = dict.fromkeys(("stop", "length", "abort", "error"), 0)
+        self._num_finished: dict[str, int] = dict.fromkeys(("stop", "length", "abort", "error"), 0)
         self._counters = SpecDecodeCounters.zeros(drafter.depth)
         self._news = threading.Condition()  # guards the queue, what is aborted, and the totals
         self._closing = self._dead = False

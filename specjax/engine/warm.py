@@ -12,10 +12,10 @@ import numpy as np
 from specjax.engine import loop as programs
 from specjax.engine import rows
 from specjax.engine.corpus import Corpus
-from specjax.engine.loop import Loop, stack
+from specjax.engine.loop import Loop
 from specjax.engine.plan import Level, Plan, next_chunk
 from specjax.engine.rows import NOBODY
-from specjax.types import IDLE, State
+from specjax.types import IDLE, Engine, State
 
 Work = Callable[[], object]
 
@@ -63,29 +63,25 @@ def pieces(plan: Plan, chunks: tuple[int, ...]) -> set[tuple[int, int]]:
 def rounds(loop: Loop, level: Level) -> Iterator[Work]:
     """List the programs of the rounds at one level, from one row to all slots.
 
-    ``state`` is passed on from one to the next: it is donated.
+    The state is passed on from one to the next: it is donated.
     """
     plan, sizes = loop.plan, loop.plan.sizes
-    state: State | None = None
+    now: list[State] = []  # one, once there is one
 
-    def begin(size: int):
-        nonlocal state
-        if state is None:
-            nobody = programs.idle(size, level.layout, plan.capacity)
-            state = programs.init_state(loop.engine, loop.params, *nobody)
+    def begin(size: int) -> State:
+        if not now:
+            now.append(loop.begin(*programs.idle(size, level.layout, plan.capacity)))
         else:
-            smaller = state
-            state = programs.select(smaller, np.zeros(size, np.int32), 0)
-            programs.select(state, np.zeros(smaller.text.reason.shape[0], np.int32), 0)
-        row = new_row(loop)
-        row = row._replace(sampling=rows.sampling_row(NOBODY, level.layout))
-        state = programs.leave(programs.admit(state, 0, row), 0)
-        state = state._replace(sampling=stack([NOBODY] * size, level.layout))
-        return state
+            (fewer,) = now
+            now[0] = programs.select(fewer, np.zeros(size, np.int32), 0)
+            programs.select(now[0], np.zeros(len(fewer.text.reason), np.int32), 0)
+        row = new_row(loop)._replace(sampling=loop.stack([NOBODY], level))
+        state = programs.leave(programs.admit(now[0], 0, row), 0)
+        now[0] = state._replace(sampling=loop.stack([NOBODY] * size, level))
+        return now[0]
 
-    def run(engine):
-        nonlocal state
-        state, *rest = programs.generate(engine, loop.params, state, 1, 1, plan.history)
+    def run(engine: Engine):
+        now[0], *rest = programs.generate(engine, loop.params, now[0], 1, 1, plan.history)
         return rest
 
     for fewer, size in zip((0, *sizes), sizes, strict=False):
@@ -100,4 +96,4 @@ def new_row(loop: Loop) -> State:
     """Return an idle row, as prompts are read into."""
     text, sampling, keys = rows.row(NOBODY, loop.plan.reading.layout, loop.plan.capacity)
     text = text._replace(reason=jnp.asarray(np.full(1, IDLE, np.int32)))
-    return programs.init_state(loop.engine, loop.params, text, sampling, keys)
+    return loop.begin(text, sampling, keys)
