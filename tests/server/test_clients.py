@@ -18,8 +18,8 @@ WORDS = "import os\nimport sys\nimport "
 CURL = """
 curl --request POST --url http://0.0.0.0:18080/v1/chat/completions
 --header 'content-type: application/json' --data '{ "model": "${base_model}", "messages":
-[ { "role": "user", "content": "现任美国总统是谁?" } ], "max_tokens": 128, "top_k": -1, "top_p": 0.1,
-"temperature": 0, "stream": false, "repetition_penalty": 1.0 } '
+[ { "role": "user", "content": "现任美国总统是谁?" } ], "max_tokens": 128, "top_k": -1,
+"top_p": 0.1, "temperature": 0, "stream": false, "repetition_penalty": 1.0 } '
 """
 SNIPPET = """
 from openai import OpenAI

@@ -63,7 +63,7 @@ def streamed(client: httpx.Client, after_first, **body) -> str:
 
 
 def test_the_guides_words_start_it_and_a_signal_drains_it(pair):
-    """The legacy guide's command line, with only names changed; its flags are told or translated."""
+    """The legacy guide's command line, with only names changed; flags are translated."""
     words = "--seed 42 -tp 1 --use-v2-block-manager --num_speculative_tokens 5 "
     words += "--gpu_memory_utilization 0.8 --max-model-len 512 --max-num-seqs 2"
     models = ["--model", pair.target, "--speculative_model", pair.draft]

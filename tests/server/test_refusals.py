@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from specjax import SamplingParams
 from specjax.server.app import create_app
 from tests.server.conftest import MAX_MODEL_LEN, QUEUE
 from tests.server.schema import JUNK, values
@@ -139,8 +140,11 @@ def test_an_unknown_model_does_not_exist(refuse, path):
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{", b"[]", b"null", b'"x"', b"\xff\xfe", b'{"prompt": NaN}', b"[" * 100_000]
-    + [b'{"prompt": "x", "n": ' + b"9" * 5000 + b"}", b'{"prompt": "\\ud800"}'],
+    [
+        *(b"", b"{", b"[]", b"null", b'"x"', b"\xff\xfe", b'{"prompt": NaN}', b"[" * 100_000),
+        b'{"prompt": "x", "n": ' + b"9" * 5000 + b"}",
+        b'{"prompt": "\\ud800"}',
+    ],
     ids=lambda body: repr(body[:20]),
 )
 def test_what_is_no_json_object_is_malformed(refuse, body):
@@ -157,8 +161,6 @@ def test_other_addresses_and_methods(call):
 def test_a_full_queue_says_try_again(call, deployment):
     many = {**BODY, "n": QUEUE, "temperature": 1, "max_tokens": 100, "ignore_eos": True}
     ids = deployment.llm.get_tokenizer().encode("import os")
-    from specjax import SamplingParams
-
     params = SamplingParams(n=QUEUE, max_tokens=100, ignore_eos=True)
     tickets = deployment.service.submit({"prompt_token_ids": ids}, params)
     try:
@@ -232,6 +234,7 @@ def fields(document) -> set[str]:
     }
 
 
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")
 def test_no_request_at_all_makes_the_server_fail(bodies, call):
     seen = {}
 
