@@ -20,13 +20,9 @@ def test_the_page_loads_nothing_from_elsewhere(url):
 def test_a_browser_shows_throughput_queue_and_acceptance(url, tmp_path):
     asked = {"prompt": [7, 8, 9, 7, 8, 9], "max_tokens": 60, "temperature": 0, "ignore_eos": True}
     httpx.post(f"{url}/v1/completions", json=asked, timeout=60).raise_for_status()
-    done = subprocess.run(
-        [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"]
-        + ["--virtual-time-budget=3000", "--dump-dom", f"{url}/"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    flags = ("--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}")
+    command = [BROWSER, *flags, "--virtual-time-budget=3000", "--dump-dom", f"{url}/"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     shown = dict(re.findall(r'id="(\w+)"[^>]*>([^<]*)<', done.stdout))
     assert shown["model"] == "tiny"
     assert shown["state"] == "idle"
