@@ -50,13 +50,12 @@ def of_prompt(scored: Scored | None) -> list[dict[str, Any] | None] | None:
     """Write a prompt's log probabilities as vLLM does: by token id, None for the first."""
     if scored is None:
         return None
-    return [
-        entry
-        and {
-            str(token): one._replace(logprob=finite(one))._asdict() for token, one in entry.items()
-        }
-        for entry in scored
-    ]
+    return [None if entry is None else by_id(entry) for entry in scored]
+
+
+def by_id(entry: Mapping[int, Logprob]) -> dict[str, Any]:
+    """Index what is known of a position's tokens by their ids."""
+    return {str(i): one._replace(logprob=finite(one))._asdict() for i, one in entry.items()}
 
 
 def best(entry: Mapping[int, Logprob], wanted: int, token: int) -> list[Logprob]:

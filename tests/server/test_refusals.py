@@ -234,7 +234,7 @@ def fields(document) -> set[str]:
     }
 
 
-@pytest.mark.filterwarnings("ignore:Generating overly large repr")
+@pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")
 def test_no_request_at_all_makes_the_server_fail(bodies, call):
     seen = {}
 
