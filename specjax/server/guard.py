@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import hmac
+import time
 from collections.abc import Sequence
 
 from starlette.datastructures import Headers
@@ -61,14 +62,14 @@ class Guard:
 
     def limited(self, receive: Receive) -> Receive:
         """Wrap what reads the body: it may be neither endless nor slow."""
-        size, whole = 0, False
+        size, whole, until = 0, False, time.monotonic() + MOST_SECONDS
 
         async def read() -> Message:
             nonlocal size, whole
             if whole:
                 return await receive()
             try:
-                message = await asyncio.wait_for(receive(), MOST_SECONDS)
+                message = await asyncio.wait_for(receive(), until - time.monotonic())
             except TimeoutError:
                 raise Refusal(408, f"the body did not arrive in {MOST_SECONDS:g} s.") from None
             size += len(message.get("body", b""))

@@ -11,6 +11,9 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
+from typer.testing import CliRunner
+
+from specjax.cli.app import app
 
 PATIENCE = 300.0  # seconds, for a machine that does other things
 
@@ -126,3 +129,10 @@ def test_what_cannot_be_served_is_one_line_before_anything_is_loaded(pair, tmp_p
         port = str(taken.getsockname()[1])
         assert f"cannot listen on 127.0.0.1:{port}" in said(pair.target, "--port", port)
     assert "two models" in said(pair.target, "--model", "bundled")
+
+
+def test_without_the_extra_the_remedy_is_named(monkeypatch):
+    monkeypatch.setattr("specjax.cli.serve.NEEDED", ("fastapi", "no_such_package"))
+    result = CliRunner().invoke(app, ["serve", "bundled"])
+    assert result.exit_code == 2
+    assert "serving needs no_such_package: pip install 'specjax[serve]'" in result.output

@@ -1,5 +1,6 @@
 """What is no good request is refused with an error object before any work, never with a 5xx."""
 
+import asyncio
 import json
 import os
 
@@ -208,6 +209,27 @@ def test_only_json_of_a_reasonable_size_is_read(deployment, call):
     assert call("POST", "/v1/completions", BODY, app=app).status == 200
     for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
         assert call("POST", "/v1/completions", BODY, app=app, content_type=kind).status == 415
+
+
+def test_a_body_that_does_not_arrive_is_given_up(application, runner, monkeypatch):
+    monkeypatch.setattr("specjax.server.guard.MOST_SECONDS", 0.05)
+    statuses = []
+
+    async def dribble():
+        parts = [{"type": "http.request", "body": b"{", "more_body": True}]
+
+        async def receive():
+            return parts.pop() if parts else await asyncio.sleep(3600)
+
+        async def send(message):
+            statuses.append(message.get("status"))
+
+        headers = [(b"content-type", b"application/json")]
+        scope = {"type": "http", "method": "POST", "path": "/tokenize", "headers": headers}
+        await application({**scope, "query_string": b"", "root_path": ""}, receive, send)
+
+    runner.run(dribble())
+    assert statuses[0] == 408
 
 
 @pytest.fixture(scope="module")
