@@ -3,6 +3,7 @@
 #   make test    the test suite           make lint    ruff and pyright
 #   make oracle  compare with a real vLLM, in its own environment (3.5 GB, made once)
 #   make bench   the short benchmarks     make readme  rewrites README's tables and picture
+#   make soak    a server under load for ten minutes: its memory must stay flat
 
 SHELL := bash
 VENV := .venv
@@ -13,7 +14,7 @@ PYTHON ?= $(shell for p in $(PYTHONS); do \
   done)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint bench readme oracle oracle-record
+.PHONY: demo test lint bench soak readme oracle oracle-record
 
 demo: $(VENV)/.base
 	$(BIN)/specjax demo
@@ -35,6 +36,9 @@ oracle-record: RECORD := --record
 
 bench: $(VENV)/.dev
 	$(BIN)/specjax bench
+
+soak: $(VENV)/.dev
+	$(BIN)/python -m tests.server.soak
 
 readme: $(VENV)/.dev
 	$(BIN)/specjax demo --out docs/demo.png --readme README.md

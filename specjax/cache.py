@@ -5,7 +5,7 @@ Rollback needs no function: entries past ``lengths`` are garbage, so it is ``len
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
 from specjax.types import IDLE, Cache, State
 
@@ -53,14 +53,21 @@ def admit(state: State, slot: Int[Array, ""], row: State) -> State:
 
 
 def leave(state: State, slot: Int[Array, ""]) -> State:
-    """Make a slot idle; what lies in it is garbage."""
-    reason = state.text.reason.at[slot].set(IDLE)
-    return state._replace(text=state.text._replace(reason=reason))
+    """Make a slot idle."""
+    return rest(state, jnp.arange(state.text.reason.shape[0]) == slot)
 
 
 def select(state: State, slots: Int[Array, "B2"], num_rows: Int[Array, ""]) -> State:
     """Make a batch of other size: its first ``num_rows`` slots hold ``slots``, the rest idle."""
     state = jax.tree.map(lambda leaf: leaf[slots], state)
-    idle = jnp.arange(slots.shape[0]) >= num_rows
+    return rest(state, jnp.arange(slots.shape[0]) >= num_rows)
+
+
+def rest(state: State, idle: Bool[Array, "B"]) -> State:
+    """Make slots idle, and greedy: they ask for no noise. All else in them is garbage."""
     reason = jnp.where(idle, IDLE, state.text.reason)
-    return state._replace(text=state.text._replace(reason=reason))
+    temperature = jnp.where(idle, 0.0, state.sampling.temperature)
+    return state._replace(
+        text=state.text._replace(reason=reason),
+        sampling=state.sampling._replace(temperature=temperature),
+    )

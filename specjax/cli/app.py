@@ -18,6 +18,7 @@ from specjax.cli.bench import bench
 from specjax.cli.engine_options import EngineCommand, with_engine_options
 from specjax.cli.errors import DEBUG, plainly
 from specjax.cli.explain import explain
+from specjax.cli.extract import extract
 from specjax.cli.oracle import oracle
 from specjax.cli.serve import serve
 from specjax.cli.theory import theory
@@ -35,6 +36,7 @@ app.add_typer(bench, name="bench")
 app.add_typer(oracle, name="oracle")
 app.add_typer(theory, name="theory")
 app.command()(explain)
+app.command()(extract)
 app.command(cls=EngineCommand)(serve)
 
 

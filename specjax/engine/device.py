@@ -37,6 +37,12 @@ def choose_devices(device: str, tensor_parallel_size: int) -> Mesh:
     return Mesh(np.array(found[:tensor_parallel_size]), ("tensor",))
 
 
+def choose_dtype(dtype: str, mesh: Mesh) -> str:
+    """Return the dtype to compute in: "auto" is float32 on CPUs, elsewhere the checkpoint's."""
+    on_cpu = mesh.devices.flat[0].platform == "cpu"
+    return "float32" if dtype == "auto" and on_cpu else dtype
+
+
 def check_divisible(config: ModelConfig, mesh: Mesh) -> None:
     """Raise ValueError, naming the sizes that work, unless every split comes out even."""
     sizes = (

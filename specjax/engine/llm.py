@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from specjax.engine.build import (
     load,
     match,
 )
+from specjax.engine.connector import read_connector, transfer_params
 from specjax.engine.corpus import follow
-from specjax.engine.device import check_divisible, choose_devices
+from specjax.engine.device import check_divisible, choose_devices, choose_dtype
 from specjax.engine.intake import Prompt
 from specjax.engine.legacy import accept_engine_only, translate_legacy
 from specjax.engine.outputs import RequestOutput
@@ -50,6 +52,8 @@ class LLM:
         seed: makes requests without a seed of their own reproducible.
         tensor_parallel_size: devices that share the weights.
         device: "auto", or a jax platform: "cpu", "gpu", "tpu".
+        kv_transfer_config: where method "extract_hidden_states" saves; each output's
+            ``kv_transfer_params["hidden_states_path"]`` then names a file.
 
     The text never depends on the drafter (same seed, same text), unless
     ``draft_sample_method="probabilistic"`` asks for rejection sampling or
@@ -62,7 +66,7 @@ class LLM:
         model: str | Path = "bundled",
         *,
         tokenizer: str | Path | None = None,
-        speculative_config: Mapping[str, Any] | str | None = None,
+        speculative_config: Mapping[str, Any] | str | SpeculativeConfig | None = None,
         dtype: str = "auto",
         max_model_len: int | None = None,
         max_num_seqs: int = 8,
@@ -70,6 +74,7 @@ class LLM:
         tensor_parallel_size: int = 1,
         device: str = "auto",
         quantization: str | None = None,
+        kv_transfer_config: Mapping[str, Any] | str | None = None,
         **options: Any,
     ):
         legacy = translate_legacy(options, speculative_config)
@@ -86,8 +91,8 @@ class LLM:
         mesh = choose_devices(device, tensor_parallel_size)
         given = legacy or speculative_config
         self.speculative_config = None if given is None else SpeculativeConfig.from_dict(given)
-        if dtype == "auto" and mesh.devices.flat[0].platform == "cpu":
-            dtype = "float32"
+        self.connector = read_connector(kv_transfer_config, self.speculative_config)
+        dtype = choose_dtype(dtype, mesh)
         target, draft = self._describe(model, tokenizer, dtype, max_model_len)
         for described in (target, draft):
             if isinstance(described, Model):
@@ -149,7 +154,8 @@ class LLM:
         total = sum(len(requests) for _, requests in batch)
         recorder = None if trace is None else Recorder(Path(trace), number, batch)
         max_rounds = HISTORY if recorder is None else 1
-        for sample in self._run([r for _, requests in batch for r in requests], max_rounds):
+        everything = [request for _, requests in batch for request in requests]
+        for sample in self._run(everything, number, max_rounds):
             if recorder is not None:
                 recorder.see(sample.progress)
             if sample.progress.finish_reason is not None:
@@ -174,10 +180,10 @@ class LLM:
         self, prompt: Prompt, sampling_params: SamplingParams | None = None
     ) -> Iterator[Sample]:
         """Complete one prompt round by round; yields the same ``Sample`` as it grows."""
-        ((_, requests),) = self._read(prompt, sampling_params)
+        number, ((_, requests),) = self.num_requests, self._read(prompt, sampling_params)
         if len(requests) > 1:
             raise ValueError(f"stream completes one sample, got n={len(requests)}: use generate.")
-        yield from self._run(requests, max_rounds=1)
+        yield from self._run(requests, number, max_rounds=1)
 
     def chat(
         self,
@@ -247,6 +253,11 @@ class LLM:
         if sampling_params is None:
             sampling_params = self.get_default_sampling_params()
         pairs = intake.pair(prompts, sampling_params)
+        for _, params in pairs:
+            if self.connector is not None:
+                self.connector.check(params)
+            elif transfer_params(params):
+                raise ValueError(f"extra_args={params.extra_args!r} needs kv_transfer_config.")
         batch = [
             (prompt, intake.requests(self.intake, prompt, params, self.num_requests + i))
             for i, (prompt, params) in enumerate(pairs)
@@ -254,8 +265,13 @@ class LLM:
         self.num_requests += len(batch)
         return batch
 
-    def _run(self, requests: list[Request], max_rounds: int = HISTORY) -> Iterator[Sample]:
-        """Drive the loop, keep each request's transcript, and count what was drafted."""
+    def _run(
+        self, requests: list[Request], number: int, max_rounds: int = HISTORY
+    ) -> Iterator[Sample]:
+        """Drive the loop, keep each request's transcript, and count what was drafted.
+
+        ``number`` is the first request's, for the names of files.
+        """
         transcripts: dict[int, Transcript] = {}
 
         def watch(progress: Progress) -> int | None:
@@ -278,6 +294,7 @@ class LLM:
             watch=watch,
             learn=learn,
             schedule=self.schedule,
+            export=None if self.connector is None else partial(self.connector.save, number),
             max_rounds=max_rounds,
         ):
             if progress.finish_reason is not None:

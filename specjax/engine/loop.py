@@ -5,12 +5,11 @@ what a row computes while it is read never depends on its mates. Joining and lea
 nothing: every program belongs to a shape of the ``Plan``.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
 
 from specjax import cache, decode
 from specjax.engine import rows
@@ -33,6 +32,8 @@ select = jax.jit(cache.select)
 
 Watch = Callable[[Progress], int | None]  # how many output tokens to keep, if it should stop
 Learn = Callable[[Progress], Any]  # what the drafter's parameters are from now on
+Export = Callable[[Progress, Any], Mapping[str, str]]  # a finished row's drafter state, saved
+Export = Callable[[Progress, Any], Mapping[str, str]]  # a finished row's drafter state, saved
 
 
 def run(
@@ -67,7 +68,8 @@ class Loop:
         schedule: how much to draft: entry i is the engine to use while i + 1 requests run, the
             last one also when more do. All of them share ``engine``'s state.
         watch: sees each request that has grown, and may stop it.
-        learn: sees it then, and may give the drafter other parameters.
+        export: sees those that have finished, with their row of the drafter's state.
+        learn: sees each then, and may give the drafter other parameters.
         alternate: read one chunk of a prompt, then run a round, so that rows that run never
             wait for more than one chunk. Otherwise all prompts come first that have a slot.
         scheduler: whose queue to serve.
@@ -82,6 +84,7 @@ class Loop:
         schedule: Sequence[Engine] = (),
         watch: Watch | None = None,
         learn: Learn | None = None,
+        export: Export | None = None,
         alternate: bool = False,
         scheduler: Scheduler | None = None,
     ):
@@ -89,12 +92,11 @@ class Loop:
         self.schedule = tuple(schedule) or (engine,)
         self.scheduler = Scheduler(plan.sizes) if scheduler is None else scheduler
         where = jax.tree.leaves(params.target)[0].sharding
-        if isinstance(where, NamedSharding):
-            where = NamedSharding(where.mesh, PartitionSpec())
-        self._where = where
+        self._where = where if where.num_devices == 1 else None  # several: XLA chooses
         self.state: State | None = None
         self.level = plan.levels[0]
-        self._watch, self._learn, self._alternate = watch, learn, alternate
+        self._watch, self._learn, self._export = watch, learn, export
+        self._alternate = alternate
         self._row: State | None = None  # of the request that is being read
         self._num_read = 0  # positions of it
         self._calm = 0  # rounds for which the batch has been too large
@@ -133,7 +135,7 @@ class Loop:
         text, info = jax.device_get((row.text, info))
         progress.extend(text.tokens[0], jax.tree.map(lambda x: x[None], info), 0, 1)
         progress.settle(int(text.reason[0]))
-        self._note(progress)
+        self._note(progress, row)
         self._row = None
         if progress.finish_reason is None:
             self._admit(progress, row)
@@ -141,8 +143,8 @@ class Loop:
 
     def _run(self, max_rounds: int | None) -> list[Progress]:
         """Run rounds for all live rows."""
-        live, plan = self.scheduler.live, self.plan
         self._shrink()
+        live, plan = self.scheduler.live, self.plan
         engine = self.decoder(len(live), self._window(), self.level)
         most = min(max_rounds or plan.history, plan.history)
         state, infos, rounds = generate(
@@ -157,7 +159,7 @@ class Loop:
         for slot, progress in grown:
             progress.extend(text.tokens[slot], infos, slot, int(rounds))
             progress.settle(int(text.reason[slot]))
-            self._note(progress)
+            self._note(progress, self.state, slot)
         return [progress for _, progress in grown]
 
     def begin(self, text: Text, sampling: Sampling, keys: jax.Array) -> State:
@@ -211,16 +213,24 @@ class Loop:
             fewest -= 1
         return fewest
 
-    def _note(self, progress: Progress) -> None:
-        """Tell who watches that a request has grown or ended, and let go of it if it has ended."""
+    def _note(self, progress: Progress, state: State | None = None, slot: int = 0) -> None:
+        """Tell who watches that a request has grown or ended, and let go of it if it has ended.
+
+        ``slot`` of ``state`` is its row.
+        """
         keep = self._watch(progress) if self._watch else None
         if keep is not None:
             progress.cut(keep)
             progress.finish_reason = "stop"
+        if self._export and state is not None and progress.finish_reason is not None:
+            row = jax.tree.map(lambda leaf: leaf[slot], state.drafter)
+            progress.kv_transfer_params = self._export(progress, row)
         if self._learn is not None:
             self.params = self.params._replace(draft=self._learn(progress))
-        if progress.finish_reason is None:
-            return
+        if progress.finish_reason is not None:
+            self._let_go(progress)
+
+    def _let_go(self, progress: Progress) -> None:
         if progress is self.scheduler.reading:
             self._row = None
         slot = self.scheduler.remove(progress)

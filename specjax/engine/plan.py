@@ -17,7 +17,7 @@ MOST_PADDING = 32  # positions: computing more of them takes longer than reading
 LEAST_WINDOW = 64
 SERVED_CHUNKS = 16, 32, 64, 128, 256
 SCORED_CHUNK = 64  # positions: prompt_logprobs look at the whole vocabulary at each of them
-SERVED_WINDOW = 256  # positions: the least
+SERVED_WINDOW = 256  # positions: the least; four times as many follow, and so on
 SERVED_STOPS, MOST_STOPS = 4, 64  # stop ids of a lean row, of any row
 MOST_BAD_WORDS = 16, 8  # words, tokens each
 EVERYTHING = frozenset({"min_tokens", "top_k", "top_p", "min_p", "penalties", "bias"})
@@ -113,9 +113,10 @@ def served(
         num_bad_words=words,
         bad_word_length=length,
     )
-    capacity, windows = max_model_len + nodes, [SERVED_WINDOW]
-    while windows[-1] < capacity:
-        windows.append(4 * windows[-1])
+    capacity, windows, window = max_model_len + nodes, [], SERVED_WINDOW
+    while 2 * window <= capacity:
+        windows.append(window)
+        window *= 4
     everything = Level(full, MAX_LOGPROBS)
     return Plan(
         capacity=capacity,
@@ -125,7 +126,7 @@ def served(
         num_prompt_logprobs=MAX_LOGPROBS,
         chunks=chunks,
         scored_chunks=(min(SCORED_CHUNK, chunks[-1]),),
-        windows=(*windows[:-1], capacity),
+        windows=(*windows, capacity),
         history=1,
         patience=8,
     )

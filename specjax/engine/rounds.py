@@ -1,5 +1,6 @@
 """A request on its way: what each round of the loop did for it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -30,6 +31,7 @@ class Progress:
     tokens: list[int] = field(default_factory=list)  # of all rounds, kept: every round asks
     prompt_logprobs: list[Any] = field(default_factory=list)
     finish_reason: FinishReason | None = None
+    kv_transfer_params: Mapping[str, str] | None = None  # what the loop's ``export`` returned
 
     @property
     def length(self) -> int:

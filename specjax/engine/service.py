@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from specjax.engine import intake
@@ -78,6 +79,7 @@ class Service:
             schedule=llm.schedule,
             watch=self._watch,
             learn=None if self._corpus is None else follow(self._corpus),
+            export=None if llm.connector is None else partial(llm.connector.save, 0),
             alternate=True,
             scheduler=self._scheduler,
         )
@@ -109,6 +111,8 @@ class Service:
             number, self._num_requests = self._num_requests, self._num_requests + 1
         requests = intake.requests(self.llm.intake, prompt, params, number)
         self._check(requests[0])
+        if self.llm.connector is not None:
+            self.llm.connector.check(params)
         tokenizer, depth = self.llm.intake.tokenizer, self.llm.engine.drafter.depth
         jobs = {}
         for i, request in enumerate(requests):
