@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-from specjax.cli import leave
 from specjax.cli.engine_options import with_engine_options
 from specjax.cli.errors import plainly
 
@@ -63,7 +62,7 @@ def serve(
     from specjax.server.run import run_server
 
     enable_compile_cache()
-    code = run_server(
+    run_server(
         model or model_tag or "bundled",
         {**options, "seed": seed},
         host=host,
@@ -76,4 +75,3 @@ def serve(
         max_queued=max_num_queued_reqs,
         shutdown_timeout=shutdown_timeout,
     )
-    leave(code)  # a second signal leaves the engine's thread at work

@@ -28,14 +28,16 @@ KILLED = 128  # plus the signal's number: how shells write it
 class Server(uvicorn.Server):
     """uvicorn, which the first signal stops gently and the second at once."""
 
-    signal = 0  # the second, if there was one
-
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop listening and finish what runs; the second time, finish nothing."""
+        """Stop listening and finish what runs; the second time end the process as it is.
+
+        JAX's threads may be at work: taking the interpreter down under them can crash.
+        """
+        name = signal.Signals(sig).name
         if self.should_exit:
-            self.force_exit, self.signal = True, sig
-        else:
-            logger.info("%s: finishing what runs; again to stop", signal.Signals(sig).name)
+            logger.info("%s: stopping at once", name)
+            os._exit(KILLED + sig)
+        logger.info("%s: finishing what runs; again to stop", name)
         self.should_exit = True
 
 
@@ -53,8 +55,8 @@ def run_server(
     max_queued: int = 1024,
     most_bytes: int = MOST_BYTES,
     shutdown_timeout: int = 60,
-) -> int:
-    """Serve a model until a signal comes; return the exit code.
+) -> None:
+    """Serve a model until a signal comes.
 
     The address is taken before anything is loaded, and answers once all is compiled.
     Raises ValueError or OSError for what cannot be served.
@@ -85,10 +87,8 @@ def run_server(
             ws="none",
             server_header=False,
         )
-        server = Server(config)
         logger.info("serving %s at %s", ", ".join(served.names), address)
-        server.run([listener])
-    return KILLED + server.signal if server.force_exit else 0
+        Server(config).run([listener])
 
 
 @contextlib.contextmanager
