@@ -20,8 +20,6 @@ from specjax.engine.scheduler import Scheduler
 from specjax.sampling import Sampling
 from specjax.types import Engine, Params, State, Text
 
-WORTH = 32  # tokens: for fewer to come no batch is made smaller
-
 init_state = jax.jit(decode.init_state, static_argnums=0)
 idle = jax.jit(rows.idle, static_argnums=(0, 1, 2))
 prefill = jax.jit(decode.prefill, static_argnums=(0, 4), donate_argnums=2)
@@ -32,7 +30,6 @@ select = jax.jit(cache.select)
 
 Watch = Callable[[Progress], int | None]  # how many output tokens to keep, if it should stop
 Learn = Callable[[Progress], Any]  # what the drafter's parameters are from now on
-Export = Callable[[Progress, Any], Mapping[str, str]]  # a finished row's drafter state, saved
 Export = Callable[[Progress, Any], Mapping[str, str]]  # a finished row's drafter state, saved
 
 
@@ -271,7 +268,7 @@ class Loop:
         scheduler = self.scheduler
         to_come = max(one.request.limit - one.length for one in scheduler.live.values())
         size = scheduler.smaller()
-        if len(scheduler) > size or to_come < WORTH:
+        if len(scheduler) > size or to_come < self.plan.worth:
             self._calm = 0
         elif self._calm >= self.plan.patience:
             self._resize(size)

@@ -219,17 +219,18 @@ class Service:
         return self._jobs[progress].transcript.follow(progress)
 
     def _deliver(self, progress: Progress) -> None:
-        """Hand on what is new about a sample, and count it."""
-        job, is_first = self._jobs[progress], not progress.rounds[1:]
-        fresh = job.ticket.tell(Sample(progress, job.transcript))
+        """Count what is new about a sample, and hand it on."""
+        job = self._jobs[progress]
+        is_new = job.ticket.num_rounds == 0
+        fresh = progress.rounds[job.ticket.num_rounds :]
+        drafted = fresh[1:] if is_new else fresh  # the first token has no draft
         with self._news:
+            self._num_prompt_tokens += len(progress.request.prompt) if is_new and fresh else 0
             self._num_generation_tokens += sum(len(one.tokens) for one in fresh)
-            if is_first:
-                self._num_prompt_tokens += len(progress.request.prompt) if fresh else 0
-                fresh = fresh[1:]
             self._counters = self._counters.add(
-                [len(one.drafted) for one in fresh], [one.num_accepted for one in fresh]
+                [len(one.drafted) for one in drafted], [one.num_accepted for one in drafted]
             )
             if progress.finish_reason is not None:
                 self._num_finished[progress.finish_reason] += 1
                 del self._jobs[progress]
+        job.ticket.tell(Sample(progress, job.transcript))

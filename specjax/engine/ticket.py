@@ -10,7 +10,7 @@ from typing import NamedTuple
 from specjax.engine.outputs import CompletionOutput, Logprob
 from specjax.engine.params import SamplingParams
 from specjax.engine.report import Sample, completion, logprobs
-from specjax.engine.rounds import FinishReason, Progress, Round
+from specjax.engine.rounds import FinishReason, Progress
 from specjax.engine.tokenizer import Tokenizer
 
 
@@ -62,15 +62,15 @@ class Ticket:
         self._abort = abort
         self._sample: Sample | None = None  # set when finished
         self._error: str | None = None
-        self._num_rounds = self._num_shown = 0  # rounds and characters that are in a delta
+        self.num_rounds = self._num_shown = 0  # rounds and characters that are in a delta
         self._lock = threading.Lock()
         self._pending: Delta | None = None
         self._reader: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
 
-    def tell(self, sample: Sample) -> list[Round]:
-        """Take what is new (on the engine's thread) and return its rounds."""
+    def tell(self, sample: Sample) -> None:
+        """Take what is new (on the engine's thread)."""
         progress, transcript = sample
-        now, fresh = time.perf_counter(), progress.rounds[self._num_rounds :]
+        now, fresh = time.perf_counter(), progress.rounds[self.num_rounds :]
         tokens = [token for one in fresh for token in one.tokens]
         text, said = transcript.text[self._num_shown :], None
         if tokens and self.times.first_token is None:
@@ -78,14 +78,13 @@ class Ticket:
         if self.params.logprobs is not None:
             scored = [token for one in fresh for token in one.logprobs]
             said = logprobs(scored, self.params.logprobs, self._tokenizer)
-        self._num_rounds, self._num_shown = len(progress.rounds), len(transcript.text)
+        self.num_rounds, self._num_shown = len(progress.rounds), len(transcript.text)
         if progress.finish_reason is not None:
             self.times.finished, self._sample = now, sample
         if progress.finish_reason == "error":
             self.fail("the model's output was not finite")
         elif tokens or text or progress.finish_reason is not None:
             self._put(Delta(text, tokens, said, progress.finish_reason, transcript.stop_reason))
-        return fresh
 
     def fail(self, why: str) -> None:
         """Say that the sample will not be completed."""

@@ -82,7 +82,7 @@ def test_nothing_is_compiled_after_the_warm_up(service):
 
 def test_deltas_add_up_to_the_completion(service):
     before = service.stats()
-    asked = ("def f(x):", greedy(30, logprobs=1)), ("a b a b a b", greedy(40))
+    asked = ("def f(x):", greedy(20, logprobs=1)), ("a b a b a b", greedy(60))
     for ticket, deltas in complete_all(service, *asked):
         done = ticket.completion()
         assert "".join(one.text for one in deltas) == done.text
@@ -94,10 +94,10 @@ def test_deltas_add_up_to_the_completion(service):
         assert times.arrived <= times.started <= times.first_token <= times.finished
         assert done.spec_decode_metrics is not None
     now = service.stats()
-    assert now.num_generation_tokens - before.num_generation_tokens == 70
+    assert now.num_generation_tokens - before.num_generation_tokens == 80
     assert now.num_finished["length"] - before.num_finished["length"] == 2
     assert (now.running, now.waiting) == (0, 0)
-    assert now.counters.num_draft_tokens > before.counters.num_draft_tokens
+    assert now.counters.num_draft_tokens > before.counters.num_draft_tokens  # when one was left
 
 
 def test_the_text_is_that_of_generate_and_of_plain_decoding(service, pair):

@@ -44,6 +44,7 @@ def plan(sizes: tuple[int, ...], windows: tuple[int, ...]) -> Plan:
         windows=windows,
         history=1,
         patience=2,
+        worth=0,
     )
 
 
