@@ -119,6 +119,7 @@ def event(content: dict[str, Any]) -> bytes:
 
 
 def abort(exchange: Exchange) -> None:
-    """Free what is still running; a finished ticket does not mind."""
+    """Stop what is still running."""
     for ticket in exchange.tickets:
-        ticket.abort()
+        if ticket.times.finished is None:
+            ticket.abort()
