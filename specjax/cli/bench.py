@@ -166,6 +166,30 @@ def methods(
 
 @bench.command()
 @plainly
+def serve(
+    model: Annotated[str, typer.Option(help="Checkpoint folder, or 'bundled'.")] = "bundled",
+    speculative_config: Annotated[
+        str | None,
+        typer.Option(
+            "--speculative-config", "-sc", help="As JSON; 'null': plain decoding. Else n-grams."
+        ),
+    ] = None,
+    json_file: Json = None,
+    reps: Reps = 3,
+) -> None:
+    """Compare our server with vLLM's, in one run (ten minutes; vLLM: `make oracle`)."""
+    from specjax.bench.plan import NGRAM
+    from specjax.bench.serve import bench_serve
+    from specjax.cli.complete import parse_config
+    from specjax.compile_cache import enable_compile_cache
+
+    enable_compile_cache()
+    config = NGRAM if speculative_config is None else parse_config(speculative_config)
+    bench_serve(json_file, model=model, config=config, reps=reps)
+
+
+@bench.command()
+@plainly
 def theory(json_file: Json = None, reps: Reps = 5) -> None:
     """Time the formulas and the simulations, against plain Python (one minute)."""
     from specjax.bench.theory import bench_theory
