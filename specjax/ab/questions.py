@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from specjax import bundled
 
-CHOICE = re.compile(r"\b([A-E])\b")
+CHOICE = re.compile(r"\b([A-E1-5])\b")
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 BOOLEAN = re.compile(r"\b(yes|no|true|false)\b", re.IGNORECASE)
 ASKED_CHOICE = "Answer with the letter of the right choice: 'The answer is X'."
