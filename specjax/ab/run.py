@@ -6,6 +6,7 @@ command is given again.
 
 import asyncio
 import json
+import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -23,12 +24,10 @@ from specjax.ab.compare import by_load, compare
 from specjax.ab.counters import difference
 from specjax.ab.measures import measure
 from specjax.ab.questions import Dataset, Question
-from specjax.ab.records import Log, Triage, Unit, append, mend, read_log, start_log
+from specjax.ab.records import Log, Unit, append, mend, read_log, start_log
 from specjax.engine.tokenizer import Tokenizer
 
 PAUSE = 0.2  # s between turns: the other arm's threads may still spin
-NEAR = 0.1  # nats between two tokens' logprobs that rounding may bridge
-MOST_TRIAGED = 20  # first differences explained per arm
 OBJECTIVES = ("ttft", "tpot", "e2el")
 
 Say = Callable[[str], None]
@@ -137,8 +136,6 @@ def processor() -> str:
 
 def cores() -> Sequence[int]:
     """Return the cores this process may use."""
-    import os
-
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(1)
 
 
@@ -180,7 +177,7 @@ class Run:
         self.warm: set[tuple[str, int]] = set()
 
     async def everything(self) -> Log:
-        """Measure every dataset at every load, then explain differences."""
+        """Measure every dataset at every load."""
         for dataset in self.setting.datasets:
             if self.plan.most:
                 for arm in self.setting.arms:
@@ -297,66 +294,3 @@ def in_blocks(questions: Sequence[Question], plan: Plan) -> list[tuple[Question,
     size = plan.block or len(questions)
     cut = [tuple(questions[i : i + size]) for i in range(0, len(questions), size)]
     return cut * plan.rounds
-
-
-def explain_differences(path: Path, log: Log, setting: Setting) -> Log:
-    """Ask the base and an arm to score both tokens where their greedy texts first part.
-
-    Tokens within ``NEAR`` nats may have swapped places by rounding; else one of the two did not
-    say its own best token. Arms that cannot score are left out.
-    """
-    known = {(one.arm, one.dataset, one.prompt) for one in log.triage}
-    found = list(log.triage)
-    base, *others = setting.arms
-    for dataset in setting.datasets:
-        turns = {one.id: one.turns for one in dataset.questions}
-        for arm in others:
-            for prompt, at, ours, theirs in first_differences(log, dataset.name, base, arm):
-                key = (arm.spec.label, dataset.name, prompt)
-                if key in known or len(turns.get(prompt, ())) != 1 or setting.ask.chat:
-                    continue
-                if sum(one.arm == arm.spec.label for one in found) >= MOST_TRIAGED:
-                    break
-                known.add(key)
-                triage = Triage(*key, at, *judge(base, arm, turns[prompt][0], at, ours, theirs))
-                append(path, triage)
-                found.append(triage)
-    return log._replace(triage=tuple(found))
-
-
-def first_differences(log: Log, dataset: str, base: Arm, arm: Arm):
-    """Yield (prompt, tokens in common, base's ids, arm's ids) of greedy texts that part."""
-    for (name, _), arms in by_load(log.units).items():
-        if name != dataset or not {base.spec.label, arm.spec.label} <= set(arms):
-            continue
-        said = [
-            {one.prompt: one.tokens for unit in arms[label] for one in unit.requests if one.tokens}
-            for label in (base.spec.label, arm.spec.label)
-        ]
-        for prompt in said[0].keys() & said[1].keys():
-            one, two = said[0][prompt], said[1][prompt]
-            pairs = zip(one, two, strict=False)
-            at = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
-            if at is not None:
-                yield prompt, at, one, two
-
-
-def judge(base: Arm, arm: Arm, prompt: str, at: int, ours, theirs) -> tuple[str, bool]:
-    """Explain one first difference from both arms' scores."""
-    common = list(ours[:at])
-    try:
-        scores = [
-            [one.score(prompt, [*common, text[at]])[-1] for text in (ours, theirs)]
-            for one in (base, arm)
-        ]
-    except (ValueError, ConnectionError) as error:
-        return f"not explained: {error}", False
-    (own, other), (ours_by_arm, theirs_by_arm) = scores
-    lost, missed = other - own, ours_by_arm - theirs_by_arm
-    if max(abs(lost), abs(missed)) <= NEAR:
-        return f"near tie: {abs(missed):.2g} nats apart", True
-    if missed > NEAR:
-        return f"bug: it scores the base's token {missed:.3f} nats higher than its own", False
-    if lost > NEAR:
-        return f"bug in the base: it scores the arm's token {lost:.3f} nats higher", False
-    return "the models differ: each scores its own token higher", False
