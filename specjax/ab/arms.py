@@ -94,7 +94,7 @@ def parse_arm(text: str) -> Spec:
 
 
 EXAMPLE = (
-    "for example --arm plain=specjax --arm 'ngram=vllm:{\"method\": \"ngram\", "
+    'for example --arm plain=specjax --arm \'ngram=vllm:{"method": "ngram", '
     '"num_speculative_tokens": 3}\' --arm other=http://localhost:8000'
 )
 
@@ -312,9 +312,7 @@ def vllm_arguments(spec: Spec, concurrency: int, max_model_len: int | None) -> l
 
 
 @contextmanager
-def serve(
-    spec: Spec, model: str, concurrency: int, max_model_len: int | None
-) -> Iterator[str]:
+def serve(spec: Spec, model: str, concurrency: int, max_model_len: int | None) -> Iterator[str]:
     """Run ``specjax serve`` on a free port until the block ends; yield its URL."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))

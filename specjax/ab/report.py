@@ -44,7 +44,9 @@ def find(log: Log) -> Findings:
     greedy = log.manifest["ask"]["temperature"] == 0
     measures, comparisons, why = [], [], []
     for arms in by_load(log.units).values():
-        known = {label: (measure(arms[label], slo), arms[label]) for label in labels if label in arms}
+        known = {
+            label: (measure(arms[label], slo), arms[label]) for label in labels if label in arms
+        }
         measures += [found for found, _ in known.values()]
         for label in labels[1:]:
             if label in known and labels[0] in known:

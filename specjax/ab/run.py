@@ -250,9 +250,7 @@ class Run:
             )
         counted = difference(await arm.counters(), before)
         counters = None if counted is None else asdict(counted)
-        unit = Unit(
-            arm.spec.label, dataset.name, level, block, seconds, tuple(records), counters
-        )
+        unit = Unit(arm.spec.label, dataset.name, level, block, seconds, tuple(records), counters)
         append(self.path, unit)
         self.units.append(unit)
         await asyncio.sleep(PAUSE)

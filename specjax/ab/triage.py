@@ -27,7 +27,11 @@ def explain_differences(
     for dataset in datasets:
         texts = {one.id: one.turns[0] for one in dataset.questions if len(one.turns) == 1}
         for arm in others:
-            told = {one.prompt for one in found if (one.arm, one.dataset) == (arm.spec.label, dataset.name)}
+            told = {
+                one.prompt
+                for one in found
+                if (one.arm, one.dataset) == (arm.spec.label, dataset.name)
+            }
             for prompt, ours, theirs in partings(log, dataset.name, arm, base):
                 if prompt in told or prompt not in texts or len(told) >= MOST:
                     continue
