@@ -12,6 +12,7 @@ from specjax.files import write_atomically
 from specjax.theory.published import SUFFIX_BENCHMARK
 
 CONFIG = '{"method": "suffix", "num_speculative_tokens": 3}'
+ADDITIONAL = '{"pa_shape_list":[48,64,72,80], "weight_prefetch_config":{"enable":true}}'
 PORTS = {"suffix": 8011, "plain": 8012}
 CARDS = {"suffix": "0,1,2,3", "plain": "4,5,6,7"}
 MAX_TOKENS = 4000
@@ -31,7 +32,7 @@ exec vllm serve {model} \\
   --max-model-len 5500 \\
   --max-num-batched-tokens 40960 \\
 {speculative}  --gpu-memory-utilization 0.9 \\
-  --additional-config '{{"pa_shape_list":[48,64,72,80], "weight_prefetch_config":{{"enable":true}}}}' \\
+  --additional-config '{additional}' \\
   --port {port}
 """
 JOB = """\
@@ -74,6 +75,7 @@ def plan_ascend_suffix(folder: Path, model: str, datasets: Mapping[str, str]) ->
             cards=CARDS[label],
             model=shlex.quote(model),
             speculative=f"  --speculative-config '{CONFIG}' \\\n" if label == "suffix" else "",
+            additional=ADDITIONAL,
             port=PORTS[label],
         )
     for name in names:

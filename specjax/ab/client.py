@@ -1,5 +1,8 @@
 """Stream one completion from an OpenAI-compatible server, and say when every token came.
 
+aiohttp, not httpx: 32 streams of a batched server get their chunks at the same moment, and one
+chunk took httpx 0.5 ms of this process's time, aiohttp 0.06 ms.
+
 While the stream runs only bytes and times are kept; they are read after it has ended, so that
 measuring 32 streams at once delays none of them. What is malformed, late, refused or cut off
 becomes a record of its error.
@@ -8,9 +11,11 @@ becomes a record of its error.
 import json
 import time
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import httpx
+import aiohttp
+from yarl import URL
 
 from specjax.ab.records import Record, failed, sha256
 from specjax.metrics import distinct_bigrams
@@ -32,19 +37,29 @@ class Stream(NamedTuple):
     metrics: Mapping[str, Any] | None
 
 
-def open_client(url: str, api_key: str | None, timeout: float, connections: int):
+def open_client(
+    url: str, api_key: str | None, timeout: float, connections: int
+) -> aiohttp.ClientSession:
     """Open a client for many streams at once; local servers are reached without a proxy."""
-    return httpx.AsyncClient(
+    trace = aiohttp.TraceConfig()
+    trace.on_request_chunk_sent.append(note_sent)
+    return aiohttp.ClientSession(
         base_url=url.rstrip("/").removesuffix("/v1"),
         headers={} if api_key is None else {"Authorization": f"Bearer {api_key}"},
-        timeout=httpx.Timeout(timeout, pool=None),
-        limits=httpx.Limits(max_connections=connections + 1, max_keepalive_connections=connections),
-        trust_env=httpx.URL(url).host not in ("localhost", "127.0.0.1", "::1"),
+        timeout=aiohttp.ClientTimeout(total=timeout),
+        trace_configs=[trace],
+        connector=aiohttp.TCPConnector(limit=connections + 1),
+        trust_env=URL(url).host not in ("localhost", "127.0.0.1", "::1"),
     )
 
 
+async def note_sent(session, context: Any, params: Any) -> None:
+    """Start a request's clock: waiting for our own other requests is not the server's time."""
+    context.trace_request_ctx.at = time.perf_counter()
+
+
 async def complete(
-    client: httpx.AsyncClient, path: str, body: Mapping[str, Any], prompt: str, began: float
+    client: aiohttp.ClientSession, path: str, body: Mapping[str, Any], prompt: str, began: float
 ) -> tuple[Record, str]:
     """Send one request; return its record and its text.
 
@@ -54,30 +69,31 @@ async def complete(
     content = json.dumps({**body, "stream": True, "stream_options": {"include_usage": True}})
     headers = {"Content-Type": "application/json"}
     pieces: list[tuple[float, bytes]] = []
-    start = time.perf_counter()
+    sent = SimpleNamespace(at=time.perf_counter())  # when the last byte left, once it has
 
     def fail(error: str) -> tuple[Record, str]:
-        return failed(prompt, start - began, time.perf_counter() - start, error), ""
+        return failed(prompt, sent.at - began, time.perf_counter() - sent.at, error), ""
 
     try:
-        async with client.stream("POST", path, content=content, headers=headers) as answer:
-            if answer.status_code != 200:
-                said = (await answer.aread()).decode(errors="replace")
-                return fail(f"HTTP {answer.status_code}: {' '.join(said.split()):.200}")
-            async for piece in answer.aiter_raw():
-                pieces.append((time.perf_counter() - start, piece))
-    except httpx.TimeoutException:
+        request = client.post(path, data=content, headers=headers, trace_request_ctx=sent)
+        async with request as answer:
+            if answer.status != 200:
+                said = await answer.text(errors="replace")
+                return fail(f"HTTP {answer.status}: {' '.join(said.split()):.200}")
+            async for piece in answer.content.iter_any():
+                pieces.append((time.perf_counter() - sent.at, piece))
+    except TimeoutError:
         return fail("timeout")
-    except httpx.ConnectError:
+    except aiohttp.ClientConnectorError:
         return fail("unreachable")
-    except httpx.TransportError as error:
+    except aiohttp.ClientError as error:
         return fail(f"connection lost: {type(error).__name__}")
-    end = time.perf_counter() - start
+    end = time.perf_counter() - sent.at
     try:
         stream = put_together(pieces)
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         return fail(f"malformed stream: {error}")
-    return to_record(stream, prompt, start - began, end), stream.text
+    return to_record(stream, prompt, sent.at - began, end), stream.text
 
 
 def put_together(pieces: Sequence[tuple[float, bytes]]) -> Stream:

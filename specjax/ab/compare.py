@@ -1,10 +1,11 @@
 """One arm against the base on the same prompts: gains with intervals, equal texts, equal grades.
 
-Intervals are percentile bootstraps of the ratio, prompts drawn with replacement and both arms'
-requests of a prompt kept together (Efron 1979), with the levels widened for few prompts as
-Hesterberg 2015 (arXiv:1411.5279, section 4.1) has it: tails of Phi(sqrt(n / (n - 1)) t).
+Intervals are bootstraps of the ratio: prompts drawn with replacement, both arms' requests of a
+prompt kept together, its logarithm studentized (bootstrap-t, Efron & Tibshirani 1993, ch. 12), as
+percentiles of few and unlike prompts cover too little.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -104,8 +105,7 @@ def tpot_gain(pairs: Pairs, level: float, seed: int) -> Interval | None:
             totals.append([total for side in found for total in (sum(side), len(side))])
     if not totals:
         return None
-    table = np.array(totals).T
-    return bootstrap(table, lambda t: (t[0] / t[1]) / (t[2] / t[3]), level, seed)
+    return bootstrap(np.array(totals, np.float64).T, level, seed)
 
 
 def tps_gain(
@@ -120,30 +120,46 @@ def tps_gain(
         return None
     table = np.array(
         [
-            [sum(o.output_tokens for o in side) for side in sides]
-            + [sum(o.times[-1] for o in side) for side in sides]
-            for sides in pairs
+            [
+                total
+                for side in (ours, theirs)
+                for total in (sum(o.output_tokens for o in side), sum(o.times[-1] for o in side))
+            ]
+            for theirs, ours in pairs
         ],
         np.float64,
     ).T
-    ratio = arm.occupancy / base.occupancy
-    return bootstrap(table, lambda t: ratio * (t[1] / t[3]) / (t[0] / t[2]), level, seed)
+    return bootstrap(table, level, seed, arm.occupancy / base.occupancy)
 
 
-def bootstrap(table: Float[np.ndarray, "S n"], ratio, level: float, seed: int) -> Interval:
-    """Return ratio(sums over prompts) with its interval; NaN bounds from a single prompt.
+def bootstrap(
+    table: Float[np.ndarray, "4 n"], level: float, seed: int, factor: float = 1.0
+) -> Interval:
+    """Return factor * (a / b) / (c / d) with its interval; NaN bounds from a single prompt.
 
-    ``table`` [S, n]: S sums to make, of n prompts. ``ratio`` maps [S, ...] to [...].
+    ``table`` [(a, b, c, d), n]: what each of n prompts adds to the four sums.
     """
-    size = table.shape[1]
-    value = float(ratio(table.sum(axis=1)))
+    signs, size = np.array([1.0, -1.0, -1.0, 1.0]), table.shape[1]
+    sums = table.sum(axis=1)
+    value = float(signs @ np.log(sums))
     if size < 2:
-        return Interval(value, np.nan, np.nan)
+        return Interval(factor * math.exp(value), np.nan, np.nan)
     weights = np.random.default_rng(seed).multinomial(size, [1 / size] * size, RESAMPLES)
-    drawn = ratio(table @ weights.T)
-    tail = stats.norm.cdf(np.sqrt(size / (size - 1)) * stats.t.ppf((1 - level) / 2, size - 1))
-    low, high = np.quantile(drawn, [tail, 1 - tail])
-    return Interval(value, float(low), float(high))
+    drawn = weights @ table.T  # [R, 4]
+    spread = deviation(table, sums[None], np.ones((1, size)), signs)[0]
+    spreads = deviation(table, drawn, weights, signs)
+    some = spreads > 0  # not one prompt drawn again and again
+    students = (np.log(drawn[some]) @ signs - value) / spreads[some]
+    high, low = np.quantile(students, [(1 - level) / 2, (1 + level) / 2])
+    ends = value - np.array([low, high]) * spread
+    return Interval(factor * math.exp(value), *(factor * np.exp(ends)).tolist())
+
+
+def deviation(table, sums, weights, signs) -> Float[np.ndarray, "R"]:
+    """Return the linearised standard deviation of each draw's log ratio."""
+    influence = (signs / sums) @ table  # [R, n]; its weighted sum is 0
+    size = table.shape[1]
+    return np.sqrt(size / (size - 1) * (weights * influence**2).sum(axis=1))
 
 
 def equality(names: Sequence[str], pairs: Pairs) -> Equality:

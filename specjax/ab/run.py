@@ -19,12 +19,13 @@ import numpy as np
 
 from specjax import __version__
 from specjax.ab import load
-from specjax.ab.arms import Arm, Ask, ServerArm, Spec
+from specjax.ab.arms import Arm, Ask, Spec
 from specjax.ab.compare import by_load, compare
 from specjax.ab.counters import difference
 from specjax.ab.measures import measure
 from specjax.ab.questions import Dataset, Question
-from specjax.ab.records import Log, Unit, append, mend, read_log, start_log
+from specjax.ab.records import Log, Unit, append, mend, read_log
+from specjax.ab.server_arm import ServerArm
 from specjax.engine.tokenizer import Tokenizer
 
 PAUSE = 0.2  # s between turns: the other arm's threads may still spin
@@ -100,7 +101,9 @@ def describe(specs: Sequence[Spec], setting: Setting, plan: Plan, command: str) 
         ],
         "ask": setting.ask._asdict(),
         "specjax": __version__,
-        "versions": {name: metadata.version(name) for name in ("jax", "jaxlib", "numpy", "httpx")},
+        "versions": {
+            name: metadata.version(name) for name in ("jax", "jaxlib", "numpy", "aiohttp")
+        },
         "python": platform.python_version(),
         "host": f"{processor()}, {len(cores())} cores, {platform.platform()}",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -178,15 +181,23 @@ class Run:
 
     async def everything(self) -> Log:
         """Measure every dataset at every load."""
-        for dataset in self.setting.datasets:
-            if self.plan.most:
-                for arm in self.setting.arms:
-                    best = await self.search(dataset, arm.spec.label)
-                    self.say(f"{dataset.name}: {arm.spec.label} meets the objective up to {best}")
-            else:
-                for level in self.plan.levels():
-                    await self.measure(dataset, level)
+        try:
+            for dataset in self.setting.datasets:
+                await self.loads(dataset)
+        finally:
+            for arm in self.setting.arms:
+                await arm.close()
         return Log(self.manifest, tuple(self.units), tuple(self.triage))
+
+    async def loads(self, dataset: Dataset) -> None:
+        """Measure one dataset at every load, or at those that a search asks for."""
+        if not self.plan.most:
+            for level in self.plan.levels():
+                await self.measure(dataset, level)
+            return
+        for arm in self.setting.arms:
+            best = await self.search(dataset, arm.spec.label)
+            self.say(f"{dataset.name}: {arm.spec.label} meets the objective up to {best}")
 
     async def search(self, dataset: Dataset, label: str) -> int:
         """Return the highest concurrency at which an arm's means meet the objectives.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from specjax.ab.records import Log
 
 ab = typer.Typer(help="Compare engines and servers on the same prompts.", no_args_is_help=True)
-MISSING = "comparing needs httpx and prometheus-client: pip install 'specjax[ab]'"
+MISSING = "comparing needs aiohttp, httpx and prometheus-client: pip install 'specjax[ab]'"
 TIME = re.compile(r"^([\d.]+)(ms|s)$")
 Out = Annotated[Path, typer.Option("--out", help="Folder for the log and the reports.")]
 
@@ -74,9 +74,10 @@ def run(
     try:
         from specjax.ab import arms as arming
         from specjax.ab import run as running
+        from specjax.ab.start import open_arms
         from specjax.ab.triage import explain_differences
     except ModuleNotFoundError as error:
-        known = error.name in ("httpx", "prometheus_client")
+        known = error.name in ("aiohttp", "httpx", "prometheus_client")
         raise ImportError(MISSING if known else str(error)) from None
     from specjax.ab.questions import read_dataset
     from specjax.ab.records import read_log, start_log
@@ -116,7 +117,7 @@ def run(
     log = running.check_log(path, running.wanted(specs, datasets, ask, plan))
     warn(specs, plan)
     enable_compile_cache()
-    opened = arming.open_arms(
+    opened = open_arms(
         specs,
         ask,
         model=model,
