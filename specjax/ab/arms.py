@@ -7,7 +7,7 @@ likewise) and CONFIG its speculative_config as JSON, or nothing for plain decodi
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from specjax.ab.records import Record
 from specjax.metrics import SpecDecodeCounters
@@ -39,6 +39,7 @@ class Ask(NamedTuple):
 Messages = Sequence[Mapping[str, str]]  # a conversation
 
 
+@runtime_checkable
 class Arm(Protocol):
     """Something that completes prompts."""
 

@@ -2,7 +2,7 @@
 
 Intervals are bootstraps of the ratio: prompts drawn with replacement, both arms' requests of a
 prompt kept together, its logarithm studentized (bootstrap-t, Efron & Tibshirani 1993, ch. 12), as
-percentiles of few and unlike prompts cover too little.
+percentiles of few and unlike prompts cover too little; where Student's t is wider, it serves.
 """
 
 import math
@@ -20,6 +20,7 @@ from specjax.audit.greedy import first_difference
 from specjax.theory.intervals import Interval
 
 RESAMPLES = 4000
+FEW = 8  # prompts: with fewer a resample often has no spread, and Student's t serves alone
 
 
 class Equality(NamedTuple):
@@ -144,14 +145,17 @@ def bootstrap(
     value = float(signs @ np.log(sums))
     if size < 2:
         return Interval(factor * math.exp(value), np.nan, np.nan)
-    weights = np.random.default_rng(seed).multinomial(size, [1 / size] * size, RESAMPLES)
-    drawn = weights @ table.T  # [R, 4]
-    spread = deviation(table, sums[None], np.ones((1, size)), signs)[0]
-    spreads = deviation(table, drawn, weights, signs)
-    some = spreads > 0  # not one prompt drawn again and again
-    students = (np.log(drawn[some]) @ signs - value) / spreads[some]
-    high, low = np.quantile(students, [(1 - level) / 2, (1 + level) / 2])
-    ends = value - np.array([low, high]) * spread
+    spread, tails = deviation(table, sums[None], np.ones((1, size)), signs)[0], (1 - level) / 2
+    students = stats.t.ppf([1 - tails, tails], size - 1)
+    if size >= FEW:
+        weights = np.random.default_rng(seed).multinomial(size, [1 / size] * size, RESAMPLES)
+        drawn = weights @ table.T  # [R, 4]
+        spreads = deviation(table, drawn, weights, signs)
+        some = spreads > 0  # not one prompt drawn again and again
+        drawn = (np.log(drawn[some]) @ signs - value) / spreads[some] if some.any() else [0.0]
+        high, low = np.quantile(drawn, [1 - tails, tails])
+        students = np.array([max(students[0], high), min(students[1], low)])
+    ends = value - students * spread
     return Interval(factor * math.exp(value), *(factor * np.exp(ends)).tolist())
 
 

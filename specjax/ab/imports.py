@@ -164,9 +164,9 @@ def aisbench_times(row: Mapping[str, Any], arrays: Mapping[int, np.ndarray]) -> 
 
 def aisbench_record(row: Mapping[str, Any], times: np.ndarray, began: float) -> Record:
     """Make a record of one of AISBench's requests."""
-    prompt = f"{row.get('id', row.get('uuid'))}" + f" turn {row['turn_id']}" * bool(
-        row.get("turn_id")
-    )
+    prompt = str(row.get("id", row.get("uuid")))
+    if row.get("turn_id"):
+        prompt += f" turn {row['turn_id']}"
     if not len(times) or not row.get("output_tokens"):
         return failed(prompt, 0.0, 0.0, str(row.get("error_info") or "no tokens")[:200])
     after = tuple((times[1:] - times[0]).tolist())

@@ -37,7 +37,6 @@ async def open_loop(arm: Arm, questions: Sequence[Question], rate: float, seed: 
 
     Equal seeds give equal arrivals. Returns as ``closed_loop`` does.
     """
-    arrivals = np.random.default_rng(seed).exponential(1 / rate, len(questions)).cumsum()
     found: dict[int, list[Record]] = {}
     began = time.perf_counter()
 
@@ -45,9 +44,14 @@ async def open_loop(arm: Arm, questions: Sequence[Question], rate: float, seed: 
         await asyncio.sleep(max(began + arrival - time.perf_counter(), 0.0))
         found[index] = await ask(arm, question, began, **options)
 
-    pairs = zip(questions, arrivals.tolist(), strict=True)
+    pairs = zip(questions, arrivals(rate, len(questions), seed), strict=True)
     await asyncio.gather(*(work(i, one, when) for i, (one, when) in enumerate(pairs)))
     return time.perf_counter() - began, in_order(found)
+
+
+def arrivals(rate: float, num: int, seed: int) -> list[float]:
+    """Draw when requests are sent [s]."""
+    return np.random.default_rng(seed).exponential(1 / rate, num).cumsum().tolist()
 
 
 def in_order(found: dict[int, list[Record]]) -> list[Record]:

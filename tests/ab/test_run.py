@@ -3,9 +3,11 @@
 import json
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from specjax.ab.compare import by_load
+from specjax.ab.load import arrivals
 from specjax.ab.measures import measure
 from specjax.ab.records import read_log
 from specjax.ab.run import Plan
@@ -113,9 +115,12 @@ def test_a_run_stops_when_its_interval_is_narrow_enough(stub, tmp_path):
 def test_an_open_loop_sends_at_its_rate_and_alike_to_all_arms(stub, tmp_path):
     urls = {"a": stub(**QUICK), "b": stub(**QUICK)}
     log = compare_urls(tmp_path, urls, 40, rate=100.0)
-    sent = [[one.sent for one in unit.requests] for unit in log.units]
-    assert sent[0] == pytest.approx(sent[1], abs=0.05)
-    assert sent[0][-1] == pytest.approx(0.4, rel=0.5)
+    planned = np.array(arrivals(100.0, 40, seed=0))
+    assert planned[-1] == pytest.approx(0.4, rel=0.3)
+    for unit in log.units:
+        late = np.array([one.sent for one in unit.requests]) - planned
+        assert late.min() > -1e-3
+        assert late.min() < 0.1  # a busy machine sends many late, but not all
     assert {load for _, load in by_load(log.units)} == {0}
 
 
