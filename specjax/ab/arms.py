@@ -5,11 +5,11 @@ An arm is written LABEL=URL, or LABEL=KIND:CONFIG where KIND is ``specjax`` (in 
 likewise) and CONFIG its speculative_config as JSON, or nothing for plain decoding.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from specjax.ab.records import Record
+from specjax.files import parse_json_object
 from specjax.metrics import SpecDecodeCounters
 
 KINDS = ("specjax", "serve", "vllm")
@@ -78,21 +78,10 @@ def parse_arm(text: str) -> Spec:
         return Spec(label, "url", rest, None)
     if kind not in KINDS:
         raise ValueError(f"--arm {text!r}: unknown kind {kind!r}, not a URL either; {EXAMPLE}")
-    return Spec(label, kind, None, parse_object(config, f"--arm {label}") if config else None)
+    return Spec(label, kind, None, parse_json_object(config, f"--arm {label}") if config else None)
 
 
 EXAMPLE = (
     'for example --arm plain=specjax --arm \'ngram=vllm:{"method": "ngram", '
     '"num_speculative_tokens": 3}\' --arm other=http://localhost:8000'
 )
-
-
-def parse_object(text: str, what: str) -> dict[str, Any]:
-    """Read a JSON object. Raises ValueError saying what it should have been."""
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"{what} is not valid JSON: {error}; got {text}") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"{what} must be a JSON object, got {text}")
-    return value

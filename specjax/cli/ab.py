@@ -84,6 +84,7 @@ def run(
     from specjax.bundled import resolve
     from specjax.compile_cache import enable_compile_cache
     from specjax.engine.tokenizer import load_tokenizer
+    from specjax.files import parse_json_object
 
     specs = [arming.parse_arm(one) for one in arm]
     specs = [one._replace(config=named(arm_config).get(one.label, one.config)) for one in specs]
@@ -110,7 +111,7 @@ def run(
         ignore_eos=ignore_eos,
         seed=seed,
         timeout=timeout,
-        extra=arming.parse_object(extra, "--extra"),
+        extra=parse_json_object(extra, "--extra"),
     )
     counts = None if tokenizer is None else load_tokenizer(resolve(tokenizer))
     path = out / "log.jsonl"

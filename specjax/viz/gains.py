@@ -83,8 +83,9 @@ def predicted_against_measured(
     arms = list(dict.fromkeys(arm for arm, _, _ in pairs))
     for index, arm in enumerate(arms):
         here = [i for i, pair in enumerate(pairs) if pair[0] == arm]
-        look = {"color": LINES[index % len(LINES)], "marker": MARKS[index % len(MARKS)]}
-        ax.plot(*data[here].T, **look, markersize=6, linestyle="none", label=arm)
+        colour, mark = LINES[index % len(LINES)], MARKS[index % len(MARKS)]
+        x, y = data[here].T
+        ax.plot(x, y, color=colour, marker=mark, markersize=6, linestyle="none", label=arm)
     ax.set(xlim=(low, high), ylim=(low, high))
     ax.set_xlabel("tokens per round / cost of a round (predicted)", fontsize=SMALL)
     ax.set_ylabel("TPOT gain (measured)", fontsize=SMALL)
