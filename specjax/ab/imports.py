@@ -83,8 +83,8 @@ def vllm_record(index: int, row: Sequence[Any], sent: float, text: str) -> Recor
     """Make a record of one request of vLLM's columns."""
     input_tokens, output_tokens, ttft, itls, error = row
     if error or not output_tokens:
-        return failed(str(index), sent, 0.0, (str(error).strip().splitlines()[-1:] and
-                      str(error).strip().splitlines()[-1][:200]) or "no tokens")  # fmt: skip
+        *_, last = ("no tokens", *str(error or "").strip().splitlines())
+        return failed(str(index), sent, 0.0, last[:200])
     times = tuple((ttft + np.concatenate([[0.0], np.cumsum(itls)])).tolist())
     return imported(str(index), sent, times, int(input_tokens), int(output_tokens), text)
 

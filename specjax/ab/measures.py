@@ -64,7 +64,7 @@ def measure(units: Sequence[Unit], slo: Mapping[str, float] | None = None) -> Me
             f"arm {first.arm}: every request on {first.dataset} failed: {bad.most_common(3)}"
         )
     seconds = sum(unit.seconds for unit in units)
-    tpots = [tpot(one) for one in good if tpot(one) is not None]
+    tpots = [value for one in good if (value := tpot(one)) is not None]
     gaps = [gap for one in good for gap in np.diff(one.times)]
     told = [one for one in good if one.counts and len(one.times) > 1]
     after = sum(one.output_tokens - first_count(one) for one in good)
