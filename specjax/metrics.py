@@ -1,7 +1,7 @@
 """Count speculation the way vLLM does: four counters, and the rates derived from them."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -120,7 +120,7 @@ class SpecDecodeCounters:
         ]
 
 
-def distinct_bigrams(tokens: Sequence[int]) -> float:
+def distinct_bigrams(tokens: Sequence[Hashable]) -> float:
     """Return the share of distinct ones among a text's pairs of neighbours, 1 for no pair.
 
     Low where a text repeats itself (distinct-2 of Li et al. 2016): speculation is then easy,

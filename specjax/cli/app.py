@@ -13,6 +13,7 @@ import typer
 
 from specjax import __version__
 from specjax.cli import INTERRUPTED, leave
+from specjax.cli.ab import ab
 from specjax.cli.audit import audit
 from specjax.cli.bench import bench
 from specjax.cli.corpus import corpus
@@ -32,6 +33,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(ab, name="ab")
 app.add_typer(audit, name="audit")
 app.add_typer(bench, name="bench")
 app.add_typer(corpus, name="corpus")
