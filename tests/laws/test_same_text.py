@@ -113,7 +113,7 @@ def test_trees_of_what_was_said_never_change_the_text():
     rows = h.random_rows(4, seed=3)
     drafted = h.run(h.alone(suffix(4, 8, 2.0, 0.05, 1.0, use_tree_spec=True)), rows)
     assert count_events(drafted, h.run(h.PLAIN, rows)) == 0
-    assert drafted.infos.num_accepted.sum() > 10
+    assert drafted.infos.num_accepted.sum() > 4
     assert drafted.infos.num_drafted.max() == 4
 
 
