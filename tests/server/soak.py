@@ -16,9 +16,8 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.server.running import ask
-
 from specjax.bundled import prompts
+from tests.server.running import ask
 
 EVERY = 10.0  # seconds
 MOST_GROWTH = 1.05
