@@ -80,7 +80,7 @@ class Ticket:
             said = logprobs(scored, self.params.logprobs, self._tokenizer)
         self.num_rounds, self._num_shown = len(progress.rounds), len(transcript.text)
         if progress.finish_reason is not None:
-            self.times.finished, self._sample = now, sample
+            self._sample, self.times.finished = sample, now
         if progress.finish_reason == "error":
             self.fail("the model's output was not finite")
         elif tokens or text or progress.finish_reason is not None:

@@ -68,6 +68,13 @@ def greedy(max_tokens: int, **options) -> SamplingParams:
     return SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True, **options)
 
 
+def wait_until(ticket) -> None:
+    """Stand still, as the whole of the reader's loop does then, until a sample has finished."""
+    deadline = time.monotonic() + 60
+    while ticket.times.finished is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
 def test_nothing_is_compiled_after_the_warm_up(service):
     """Prompts of all lengths, everything a request can ask for, one row and two."""
     before = compiled["/jax/core/compile/backend_compile_duration"]
@@ -134,26 +141,27 @@ def test_an_abort_frees_the_slot(service):
     assert (aborted, done) == ("abort", "length")
     second.abort()
     second.abort()  # a second one does nothing
+    wait_until(second)
 
 
 def test_a_queue_that_is_full_refuses_at_once(service):
+    """2 slots and 6 places: of nine samples none is taken, of eight all are."""
+
     async def everything():
-        tickets = [service.submit("abc", greedy(60))[0] for _ in range(8)]
-        with pytest.raises(Full, match="at most 8"):
-            service.submit("abc", greedy(60))
+        with pytest.raises(Full, match="at most 8 may: no room for 9"):
+            service.submit("abc", SamplingParams(n=9, max_tokens=60))
+        tickets = service.submit("abc", SamplingParams(n=8, max_tokens=60))
         for ticket in tickets:
             ticket.abort()
-        return [[d async for d in one][-1].finish_reason for one in tickets]
+        return [[delta async for delta in one][-1].finish_reason for one in tickets]
 
-    assert set(asyncio.run(everything())) <= {"abort", "length"}
+    assert set(asyncio.run(everything())) <= {"abort", "length", "stop"}
 
 
 def test_a_slow_reader_gets_merged_deltas_and_holds_up_nobody(service):
     async def everything():
         (slow,) = service.submit("slow", greedy(60))
-        time.sleep(0.05)  # the reader's whole loop stands still
-        while service.stats().running:
-            time.sleep(0.01)
+        wait_until(slow)
         return [delta async for delta in slow]
 
     (only,) = asyncio.run(everything())
@@ -167,9 +175,7 @@ def test_a_reader_that_is_gone_is_given_up(service):
             return ticket
 
     ticket = asyncio.run(begin())  # its loop is closed now
-    deadline = time.monotonic() + 60
-    while service.stats().running and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(ticket)
     assert ticket.completion().finish_reason in ("abort", "length")
 
 
