@@ -11,13 +11,22 @@ from specjax.types import IDLE, Cache, State
 
 
 def init_cache(
-    num_layers: int, num_heads: int, head_dim: int, dtype: str, batch_size: int, capacity: int
+    num_layers: int,
+    num_heads: int,
+    head_dims: tuple[int, int],
+    dtype: str,
+    batch_size: int,
+    capacity: int,
 ) -> Cache:
-    """Allocate zeros: one [B, H, T, d] leaf per layer, updated in place under donation."""
-    shape = (batch_size, num_heads, capacity, head_dim)
+    """Allocate zeros: one [B, H, T, d] leaf per layer, updated in place under donation.
+
+    ``head_dims`` is the d of keys and of values.
+    """
+    shape = (batch_size, num_heads, capacity)
+    key, value = head_dims
     return Cache(
-        keys=tuple(jnp.zeros(shape, dtype) for _ in range(num_layers)),
-        values=tuple(jnp.zeros(shape, dtype) for _ in range(num_layers)),
+        keys=tuple(jnp.zeros((*shape, key), dtype) for _ in range(num_layers)),
+        values=tuple(jnp.zeros((*shape, value), dtype) for _ in range(num_layers)),
         lengths=jnp.zeros(batch_size, jnp.int32),
     )
 

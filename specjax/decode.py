@@ -200,7 +200,7 @@ def generate(
     def going(carry):
         state, _, rounds = carry
         running = state.text.reason == RUNNING
-        fits = state.text.lengths + engine.drafter.nodes <= engine.window
+        fits = state.text.lengths + engine.drafter.room <= engine.window
         enough = running.sum(dtype=jnp.int32) >= jnp.maximum(min_running, 1)
         return enough & (fits | ~running).all() & (rounds < max_rounds)
 

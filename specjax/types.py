@@ -25,10 +25,13 @@ class Text(NamedTuple):
 
 
 class Cache(NamedTuple):
-    """Keys and values, one leaf per layer; while a row runs it lags the text by the root."""
+    """Keys and values, one leaf per layer; while a row runs it lags the text by the root.
+
+    Latent attention (``models.latent``) reads its values from its keys: those leaves have e = 0.
+    """
 
     keys: tuple[Float[Array, "B H T d"], ...]
-    values: tuple[Float[Array, "B H T d"], ...]
+    values: tuple[Float[Array, "B H T e"], ...]
     lengths: Int[Array, "B"]
 
 
@@ -92,6 +95,12 @@ class Drafter(NamedTuple):
     observe: Callable  # (params, state, text, Observation, window) -> state
     depth: int  # K
     nodes: int  # N (chain: K + 1)
+    slots: int = 0  # of a cache of its own that a round writes to, past the text's length
+
+    @property
+    def room(self) -> int:
+        """How far past a text's length a round may write."""
+        return max(self.nodes, self.slots)
 
 
 class Target(NamedTuple):

@@ -13,8 +13,10 @@ import typer
 
 from specjax import __version__
 from specjax.cli import INTERRUPTED, leave
+from specjax.cli.ab import ab
 from specjax.cli.audit import audit
 from specjax.cli.bench import bench
+from specjax.cli.corpus import corpus
 from specjax.cli.engine_options import EngineCommand, with_engine_options
 from specjax.cli.errors import DEBUG, plainly
 from specjax.cli.explain import explain
@@ -31,8 +33,10 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(ab, name="ab")
 app.add_typer(audit, name="audit")
 app.add_typer(bench, name="bench")
+app.add_typer(corpus, name="corpus")
 app.add_typer(oracle, name="oracle")
 app.add_typer(theory, name="theory")
 app.command()(explain)
@@ -154,15 +158,18 @@ def generate(
 @app.command(context_settings=FORWARDED)
 @plainly
 def train(arguments: Annotated[list[str] | None, typer.Argument(hidden=True)] = None) -> None:
-    """Train a small language model (specjax train lm --help)."""
+    """Train small language models and drafting heads (specjax train --help)."""
     from specjax.compile_cache import enable_compile_cache
     from specjax.train.command import lm
+    from specjax.train.head_command import COMMANDS, head_command, shards
 
     training = typer.Typer(
         help="Train small models on this machine.", no_args_is_help=True, add_completion=False
     )
-    training.callback()(lambda: None)  # keeps `lm` a command of its own
     training.command("lm")(plainly(lm))
+    training.command("shards")(plainly(shards))
+    for name, kind in COMMANDS.items():
+        training.command(name)(plainly(head_command(kind)))
     enable_compile_cache()
     code = training(arguments or [], prog_name="specjax train", standalone_mode=False)
     raise typer.Exit(code or 0)

@@ -16,11 +16,13 @@ from specjax.drafters.none import none, silent
 from specjax.drafters.stages import staged
 from specjax.drafters.suffix import suffix
 from specjax.drafters.translated import Bilingual, Dictionary, translated
+from specjax.drafters.tree import Tree
 from specjax.engine import extraction
 from specjax.engine.corpus import Corpus
+from specjax.engine.corpus_file import load as load_corpus
 from specjax.engine.device import shard
 from specjax.engine.rule_options import LOSSY
-from specjax.engine.speculative import MODEL_FREE, SpeculativeConfig
+from specjax.engine.speculative import MODEL_FREE, SpeculativeConfig, predicted
 from specjax.engine.tokenizer import Tokenizer, load_tokenizer
 from specjax.engine.vocabulary import Vocabulary, check_same, find_shared
 from specjax.models.build import HeadConfig, build_feature_head, build_stages, build_target
@@ -79,10 +81,13 @@ def match(target: Model, draft: Model, *, heterogeneous: bool) -> Model:
 def describe_head(target: Model, config: SpeculativeConfig) -> Head:
     """Read what a head is; an MTP layer is part of the target's own checkpoint by default.
 
-    Raises ValueError when it is no head of this kind, or of another target, or when it has
-    fewer stages than tokens are to be drafted.
+    A feature head is used again for tokens beyond those it was trained to predict, each time
+    for all of them (vLLM's rule).
+
+    Raises ValueError when it is no head of this kind, or of another target, when it has fewer
+    stages than tokens are to be drafted, or when these are no multiple of what it predicts.
     """
-    method, depth = str(config.method), config.num_speculative_tokens
+    method, depth = str(config.method), config.depth
     folder = target.folder if config.model is None else resolve(config.model)
     head = Head(folder, read_head_config(folder, method, target.config), method)
     stages = depth
@@ -92,8 +97,14 @@ def describe_head(target: Model, config: SpeculativeConfig) -> Head:
         stages = head.config.num_stages
     if depth > stages:
         raise ValueError(
-            f"num_speculative_tokens={depth} is more than the {stages} tokens that {folder} can "
-            f"draft: use at most {stages}."
+            f"{config.name_depth()} is more than the {stages} tokens that {folder} can draft: "
+            f"use at most {stages}."
+        )
+    own = predicted(str(folder), method)
+    if own is not None and depth > own and depth % own:
+        raise ValueError(
+            f"num_speculative_tokens={depth} must be divisible by the {own} tokens that {folder} "
+            f"predicts: use {depth - depth % own}."
         )
     return head
 
@@ -148,7 +159,13 @@ def choose_drafter(
     model: Target, draft: Model | Head | None, config: SpeculativeConfig, depth: int
 ) -> Drafter:
     """Build the drafter that a config asks for, to draft ``depth`` tokens."""
-    method = config.draft_sample_method
+    method, vocab_size = config.draft_sample_method, model.vocab_size
+    shape = config.shape if depth == config.num_speculative_tokens else depth
+    if isinstance(shape, Tree) and shape.top_k > vocab_size:
+        raise ValueError(
+            f"a node of the draft tree has up to {shape.top_k} children, and the vocabulary "
+            f"{vocab_size} tokens: ask for fewer."
+        )
     reach = config.max_model_len or 2**30
     if config.method == "suffix":
         return suffix(
@@ -157,6 +174,7 @@ def choose_drafter(
             config.suffix_decoding_max_spec_factor,
             config.suffix_decoding_min_token_prob,
             config.suffix_decoding_max_spec_offset,
+            config.suffix_decoding_use_tree_spec,
         )
     if draft is None:
         return ngram(depth, config.prompt_lookup_max or 0, config.prompt_lookup_min or 0)
@@ -164,20 +182,27 @@ def choose_drafter(
         reach = min(draft.config.max_position_embeddings, reach)
         own = build_target(draft.config)
         if draft.dictionary is not None:
-            own = translated(own, model.vocab_size)
-        return draft_model(own, depth, method, reach)
+            own = translated(own, vocab_size)
+        return draft_model(own, shape, method, reach)
     if isinstance(draft.config, FeatureConfig):
         head = build_feature_head(draft.config)
-        return feature(head, model.vocab_size, depth, method, reach)
-    return staged(build_stages(draft.config), depth, method, reach)
+        return feature(head, shape, method, reach)
+    return staged(build_stages(draft.config), shape, method, reach)
 
 
-def build_corpus(config: SpeculativeConfig | None) -> Corpus | None:
-    """Make room for the responses that suffix decoding shares, unless none are to be kept."""
+def build_corpus(config: SpeculativeConfig | None, tokenizer: Tokenizer) -> Corpus | None:
+    """Make room for the responses that suffix decoding shares, or None if there are none.
+
+    Raises ValueError when a saved corpus is of another tokenizer.
+    """
     if config is None or config.method != "suffix":
         return None
-    most = config.suffix_decoding_max_cached_requests
-    return Corpus(config.suffix_decoding_max_tree_depth, most) if most else None
+    path, most = config.suffix_decoding_corpus, config.suffix_decoding_max_cached_requests
+    saved = [] if path is None else load_corpus(Path(path), tokenizer)
+    capacity = config.suffix_decoding_max_cached_tokens
+    if not most:  # nothing is learned, so nothing has to go
+        most, capacity = len(saved), sum(map(len, saved))
+    return Corpus(config.suffix_decoding_max_tree_depth, most, capacity, saved) if most else None
 
 
 def choose_rule(config: SpeculativeConfig, drafter: Drafter) -> Rule:

@@ -1,5 +1,7 @@
 """Choose where the weights live: one device, or several that share them."""
 
+import math
+
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -7,7 +9,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from specjax.config import ModelConfig
 from specjax.types import PyTree
 
-SPLIT_OUTPUTS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")  # column parallel
+SPLIT_OUTPUTS = (  # column parallel
+    *("q_proj", "k_proj", "v_proj", "q_b_proj", "kv_b_proj", "gate_proj", "up_proj"),
+)
 SPLIT_INPUTS = ("o_proj", "down_proj")  # row parallel: XLA adds the all-reduce
 
 
@@ -45,11 +49,14 @@ def choose_dtype(dtype: str, mesh: Mesh) -> str:
 
 def check_divisible(config: ModelConfig, mesh: Mesh) -> None:
     """Raise ValueError, naming the sizes that work, unless every split comes out even."""
-    sizes = (
-        config.num_heads * config.head_dim,
-        config.num_kv_heads * config.head_dim,
-        config.intermediate_size,
-    )
+    latent, columns = config.latent, config.intermediate_size
+    if config.experts is not None:  # what divides both divides their greatest common divisor
+        columns = math.gcd(columns, config.experts.moe_intermediate_size)
+    query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    if latent is not None:
+        query = config.num_heads * (latent.qk_nope_head_dim + latent.qk_rope_head_dim)
+        key = config.num_heads * math.gcd(latent.qk_nope_head_dim, latent.v_head_dim)
+    sizes = (query, key, columns)
     if any(size % mesh.size for size in sizes):
         works = [n for n in range(1, mesh.size) if not any(size % n for size in sizes)]
         raise ValueError(
@@ -59,15 +66,18 @@ def check_divisible(config: ModelConfig, mesh: Mesh) -> None:
 
 
 def shard(params: PyTree, mesh: Mesh) -> PyTree:
-    """Split the matrices of attention and MLP over the mesh, replicate the rest."""
+    """Split the matrices of attention and MLP over the mesh, replicate the rest.
+
+    Of a stack of experts each is split like an MLP.
+    """
 
     def place(path, leaf):
         names = [getattr(key, "key", None) for key in path]
         split: tuple = (None,) * leaf.ndim
         if any(name in SPLIT_OUTPUTS for name in names):
-            split = ("tensor", *split[1:])
-        elif any(name in SPLIT_INPUTS for name in names) and leaf.ndim == 2:
-            split = (None, "tensor")
+            split = (*split[2:], "tensor", None) if leaf.ndim > 1 else ("tensor",)
+        elif any(name in SPLIT_INPUTS for name in names) and leaf.ndim > 1:
+            split = (*split[1:], "tensor")
         return jax.device_put(leaf, NamedSharding(mesh, PartitionSpec(*split)))
 
     return jax.tree_util.tree_map_with_path(place, params)

@@ -36,6 +36,7 @@ from specjax.engine.speculative import MODEL_FREE, SpeculativeConfig
 from specjax.engine.tokenizer import load_generation_config, load_tokenizer
 from specjax.engine.transcript import Transcript
 from specjax.metrics import Counter, SpecDecodeCounters, Vector
+from specjax.types import Params
 
 ROUNDS_PER_STOP_CHECK = 8  # a stop string is seen on the host: look often, waste little
 
@@ -90,7 +91,9 @@ class LLM:
             raise ValueError(f"seed must be an integer, got {seed!r}.")
         mesh = choose_devices(device, tensor_parallel_size)
         given = legacy or speculative_config
-        self.speculative_config = None if given is None else SpeculativeConfig.from_dict(given)
+        self.speculative_config = (
+            None if given is None else SpeculativeConfig.from_dict(given, resolve(model))
+        )
         self.connector = read_connector(kv_transfer_config, self.speculative_config)
         dtype = choose_dtype(dtype, mesh)
         target, draft = self._describe(model, tokenizer, dtype, max_model_len)
@@ -106,11 +109,11 @@ class LLM:
                 f"max_model_len must be between 1 and the model's {own}, got {max_model_len}."
             )
         if self.speculative_config is not None:
-            depth = self.speculative_config.num_speculative_tokens
-            if depth >= self.max_model_len:
+            config = self.speculative_config
+            if config.depth >= self.max_model_len:
                 raise ValueError(
-                    f"num_speculative_tokens={depth} must be less than max_model_len="
-                    f"{self.max_model_len}: 3 to 8 is usual."
+                    f"{config.name_depth()} must be less than max_model_len={self.max_model_len}: "
+                    "3 to 8 is usual."
                 )
         self.model_config, self.max_num_seqs = target.config, max_num_seqs
         self.defaults = load_generation_config(target.folder)
@@ -124,7 +127,7 @@ class LLM:
         )
         self.engine = build_engine(target, draft, self.speculative_config)
         self.schedule = build_schedule(self.engine, draft, self.speculative_config)
-        self.corpus = build_corpus(self.speculative_config)
+        self.corpus = build_corpus(self.speculative_config, target.tokenizer)
         self.params = load(target, draft, mesh)
         self.counters = SpecDecodeCounters.zeros(self.engine.drafter.depth)
         self.num_requests = 0
@@ -265,6 +268,15 @@ class LLM:
         self.num_requests += len(batch)
         return batch
 
+    def start_learning(self) -> tuple[Params, loop.Learn | None]:
+        """Return the parameters and, where responses are shared, what teaches the drafter."""
+        config = self.speculative_config
+        if self.corpus is None or config is None:
+            return self.params, None
+        shares = config.suffix_decoding_max_cached_requests
+        params = self.params._replace(draft=self.corpus.index)
+        return params, follow(self.corpus) if shares else None
+
     def _run(
         self, requests: list[Request], number: int, max_rounds: int = HISTORY
     ) -> Iterator[Sample]:
@@ -283,9 +295,7 @@ class LLM:
 
         if any(request.params.stop for request in requests):
             max_rounds = min(max_rounds, ROUNDS_PER_STOP_CHECK)
-        params, learn = self.params, None
-        if self.corpus is not None:
-            params, learn = params._replace(draft=self.corpus.index), follow(self.corpus)
+        params, learn = self.start_learning()
         for progress in loop.run(
             self.engine,
             params,

@@ -29,7 +29,7 @@ leave = jax.jit(cache.leave, donate_argnums=0)
 select = jax.jit(cache.select)
 
 Watch = Callable[[Progress], int | None]  # how many output tokens to keep, if it should stop
-Learn = Callable[[Progress], Any]  # what the drafter's parameters are from now on
+Learn = Callable[[Progress | None], Any]  # what the drafter's parameters are now
 Export = Callable[[Progress, Any], Mapping[str, str]]  # a finished row's drafter state, saved
 
 
@@ -49,7 +49,7 @@ def run(
     if not requests:
         return
     drafter, vocab_size = engine.drafter, engine.target.vocab_size
-    plan = fitted(requests, vocab_size, drafter.depth, drafter.nodes, max_num_seqs)
+    plan = fitted(requests, vocab_size, drafter.depth, drafter.room, max_num_seqs)
     loop = Loop(engine, params, plan, **options)
     loop.scheduler.num_slots = plan.sizes[-1]
     loop.scheduler.put([Progress(i, request) for i, request in enumerate(requests)])
@@ -66,7 +66,8 @@ class Loop:
             last one also when more do. All of them share ``engine``'s state.
         watch: sees each request that has grown, and may stop it.
         export: sees those that have finished, with their row of the drafter's state.
-        learn: sees each then, and may give the drafter other parameters.
+        learn: sees each then; asked for the drafter's parameters whenever they are used, since
+            other runs may have taught it in between.
         alternate: read one chunk of a prompt, then run a round, so that rows that run never
             wait for more than one chunk. Otherwise all prompts come first that have a slot.
         scheduler: whose queue to serve.
@@ -121,7 +122,7 @@ class Loop:
         scored, length = request.params.prompt_logprobs is not None, len(request.prompt)
         chunk = next_chunk(length - start, plan.scored_chunks if scored else plan.chunks)
         engine = self.reader(plan.window(start + chunk + 1), scored)
-        row, info, prompt = prefill(engine, self.params, row, start, chunk)
+        row, info, prompt = prefill(engine, self._taught(), row, start, chunk)
         if prompt is not None:
             ids, values, ranks = jax.device_get(prompt)
             real = min(chunk, length - 1 - start)
@@ -145,7 +146,7 @@ class Loop:
         engine = self.decoder(len(live), self._window(), self.level)
         most = min(max_rounds or plan.history, plan.history)
         state, infos, rounds = generate(
-            engine, self.params, self.state, most, self._fewest(), plan.history
+            engine, self._taught(), self.state, most, self._fewest(), plan.history
         )
         self.state = state
         text, infos, rounds = jax.device_get((state.text, infos, rounds))
@@ -196,9 +197,9 @@ class Loop:
 
     def _window(self) -> int:
         """Choose what the live rows need to see."""
-        nodes, live = self.engine.drafter.nodes, self.scheduler.live.values()
+        room, live = self.engine.drafter.room, self.scheduler.live.values()
         now, ever = max(one.length for one in live), max(one.request.limit for one in live)
-        return self.plan.window(now + nodes, ever + nodes)
+        return self.plan.window(now + room, ever + room)
 
     def _fewest(self) -> int:
         """Return how many rows must run for the rounds to go on as they are."""
@@ -209,6 +210,12 @@ class Loop:
         while fewest > least and self._engine_for(fewest - 1) == self._engine_for(running):
             fewest -= 1
         return fewest
+
+    def _taught(self) -> Params:
+        """Return the parameters with what the drafter has learned, here or in another run."""
+        if self._learn is None:
+            return self.params
+        return self.params._replace(draft=self._learn(None))
 
     def _note(self, progress: Progress, state: State | None = None, slot: int = 0) -> None:
         """Tell who watches that a request has grown or ended, and let go of it if it has ended.
@@ -223,7 +230,7 @@ class Loop:
             row = jax.tree.map(lambda leaf: leaf[slot], state.drafter)
             progress.kv_transfer_params = self._export(progress, row)
         if self._learn is not None:
-            self.params = self.params._replace(draft=self._learn(progress))
+            self._learn(progress)
         if progress.finish_reason is not None:
             self._let_go(progress)
 

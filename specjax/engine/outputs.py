@@ -44,7 +44,7 @@ class SpecDecodeMetrics:
         """Build the summary from one pair of counts per step; steps that drafted 0 drop out.
 
         Raises:
-            ValueError: unequal lengths, or not 0 <= accepted <= drafted <= K at some step.
+            ValueError: unequal lengths, or not 0 <= accepted <= min(drafted, K) at some step.
         """
         counters = SpecDecodeCounters.zeros(num_speculative_tokens)
         counters = counters.add(per_step_drafted, per_step_accepted)

@@ -76,13 +76,13 @@ class Plan(NamedTuple):
 
 
 def fitted(
-    requests: Sequence[Request], vocab_size: int, depth: int, nodes: int, max_num_seqs: int
+    requests: Sequence[Request], vocab_size: int, depth: int, room: int, max_num_seqs: int
 ) -> Plan:
     """Plan for requests that are all known: the smallest shapes."""
     level = Level(layout(requests, vocab_size, depth), most(r.params.logprobs for r in requests))
     size = min(bucket(min(len(requests), max_num_seqs), 1), max_num_seqs)
     return Plan(
-        capacity=bucket(max(r.limit for r in requests) + nodes, LEAST_WINDOW),
+        capacity=bucket(max(r.limit for r in requests) + room, LEAST_WINDOW),
         sizes=halves(size),
         reading=level,
         levels=(level,),
@@ -97,7 +97,7 @@ def fitted(
 
 
 def served(
-    usual: Layout, max_model_len: int, nodes: int, max_num_seqs: int, most_read: int | None
+    usual: Layout, max_model_len: int, room: int, max_num_seqs: int, most_read: int | None
 ) -> Plan:
     """Plan for requests that are not known yet; ``usual`` is what most of them ask for.
 
@@ -117,7 +117,7 @@ def served(
         num_bad_words=words,
         bad_word_length=length,
     )
-    capacity, windows, window = max_model_len + nodes, [], SERVED_WINDOW
+    capacity, windows, window = max_model_len + room, [], SERVED_WINDOW
     while 2 * window <= capacity:
         windows.append(window)
         window *= 4

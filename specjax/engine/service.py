@@ -7,7 +7,6 @@ from functools import partial
 from typing import NamedTuple
 
 from specjax.engine import intake
-from specjax.engine.corpus import follow
 from specjax.engine.intake import Prompt
 from specjax.engine.llm import LLM
 from specjax.engine.loop import Loop
@@ -64,13 +63,11 @@ class Service:
         plan = served(
             layout([usual], vocab_size, drafter.depth),
             llm.max_model_len,
-            drafter.nodes,
+            drafter.room,
             llm.max_num_seqs,
             max_num_batched_tokens,
         )
-        params = llm.params
-        if self._corpus is not None:
-            params = params._replace(draft=self._corpus.index)
+        params, learn = llm.start_learning()
         self._scheduler = Scheduler(plan.sizes, max_waiting)
         self._loop = Loop(
             llm.engine,
@@ -78,7 +75,7 @@ class Service:
             plan,
             schedule=llm.schedule,
             watch=self._watch,
-            learn=None if self._corpus is None else follow(self._corpus),
+            learn=learn,
             export=None if llm.connector is None else partial(llm.connector.save, 0),
             alternate=True,
             scheduler=self._scheduler,

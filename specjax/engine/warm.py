@@ -29,7 +29,7 @@ def warm(loop: Loop, corpus: Corpus | None = None) -> Iterator[tuple[int, int]]:
         jax.block_until_ready(one())
         yield done, len(work)
     if corpus is not None:
-        for _ in corpus.shapes(loop.plan.capacity):
+        for _ in corpus.shapes():
             yield len(work), len(work)
         loop.params = loop.params._replace(draft=corpus.index)
 
