@@ -50,6 +50,7 @@ def test_the_demo_measures_the_bundled_pair_and_writes_its_section(tmp_path):
     assert same == {
         "plain": "-",
         "ngram": "yes",
+        "suffix": "yes",
         "draft model": "yes",
         "plain, T=0.8": "-",
         "coupled, T=0.8": "yes",

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from pathlib import Path
 
 import httpx
 import pytest
@@ -41,7 +40,7 @@ def process(*command: str, uds: str | None = None, **environment: str):
         while True:
             assert running.poll() is None, running.stderr.read()
             assert time.monotonic() < until
-            if uds and not Path(uds).exists():  # httpx forgets to close what cannot connect
+            if uds and not listens(uds):  # httpx forgets to close what cannot connect
                 time.sleep(0.1)
                 continue
             try:
@@ -55,6 +54,16 @@ def process(*command: str, uds: str | None = None, **environment: str):
         running.kill()
         running.wait()
         running.stderr.close()
+
+
+def listens(path: str) -> bool:
+    """Tell whether anybody accepts connections at a unix socket."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+        return True
 
 
 def streamed(client: httpx.Client, after_first, **body) -> str:
