@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specjax.config import HEAD_METHODS
 from specjax.models.build import build_feature_head, build_target, init_params
 from specjax.topology import causal
 from specjax.train.data import read_documents
 from specjax.train.features import SourceConfig, open_shards, open_source, write_shards
 from specjax.train.head_command import read_losses
-from specjax.train.head_options import KINDS, HeadTrainConfig, head_config
+from specjax.train.head_options import HeadTrainConfig, head_config
 from specjax.train.heads import train_head
 from specjax.train.log import read_losses as read_log
 from specjax.train.losses import divergence, overlap
@@ -152,7 +153,7 @@ def trained(source, shards, tmp_path_factory):
     return run
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", HEAD_METHODS)
 def test_steps_reduce_the_loss_and_the_head_that_is_written_loads(kind, source, target, trained):
     out, run = trained(kind)
     rows = [row for row in read_log(out / "loss.jsonl") if "held_out_loss" in row]
