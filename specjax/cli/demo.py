@@ -73,6 +73,7 @@ ARMS = (
 def run_demo(
     out: Path,
     *,
+    arms: Sequence[Arm] = ARMS,
     num_tokens: int = NUM_TOKENS,
     reps: int = REPS,
     readme: Path | None = None,
@@ -93,28 +94,28 @@ def run_demo(
     console = console or Console(highlight=False)
     started, load = time.monotonic(), busy()
     llms: dict[str, LLM] = {}
-    for config in (None, *(arm.config for arm in ARMS if arm.config)):
+    for config in (None, *(arm.config for arm in arms if arm.config)):
         llms[str(config)] = LLM("bundled", speculative_config=config, max_num_seqs=1)
     target = llms[str(None)]
     prompts = [one.prompt.text for one in measured_on(target, num_tokens)]
     console.print(
         f"{len(prompts)} Python prompts, {num_tokens} new tokens each, one at a time. "
-        f"Compiling {len(ARMS)} methods first; that is not timed."
+        f"Compiling {len(arms)} methods first; that is not timed."
     )
     params = [
         SamplingParams(temperature=arm.temperature, seed=SEED, max_tokens=num_tokens)
-        for arm in ARMS
+        for arm in arms
     ]
-    pairs = [(llms[str(arm.config)], one) for arm, one in zip(ARMS, params, strict=True)]
+    pairs = [(llms[str(arm.config)], one) for arm, one in zip(arms, params, strict=True)]
     runs = [complete_all(llm, prompts, one) for llm, one in pairs]
-    seconds: list[list[float]] = [[] for _ in ARMS]
+    seconds: list[list[float]] = [[] for _ in arms]
     for _ in range(reps):
         for times, (llm, one) in zip(seconds, pairs, strict=True):
             times.append(clock(llm, prompts, one))
 
-    by_name = {arm.name: i for i, arm in enumerate(ARMS)}
+    by_name = {arm.name: i for i, arm in enumerate(arms)}
     methods, same = [], []
-    for i, arm in enumerate(ARMS):
+    for i, arm in enumerate(arms):
         plain = by_name[arm.plain]
         methods.append(summarize(arm, runs[i], seconds[i], runs[plain], seconds[plain]))
         same.append(runs[i].token_ids == runs[plain].token_ids)
@@ -147,7 +148,7 @@ def run_demo(
         picture = ["", f"{measured}:", "", f"![tokens per round and speedup, per method]({image})"]
         replace_section(readme, SECTION, [*markdown(methods, same), *picture])
     console.print(f"Saved {out}. {time.monotonic() - started:.0f} s in all.")
-    for arm, equal in zip(ARMS, same, strict=True):
+    for arm, equal in zip(arms, same, strict=True):
         if not equal:
             console.print(f"DIFFERENT TEXT: {arm.name} did not write what {arm.plain} wrote.")
     return all(same)
