@@ -27,12 +27,18 @@ from specjax.weights.load import load_params
 BUNDLED = Path(specjax.__file__).parent / "bundled"
 PROMPTS = [json.loads(line) for line in (BUNDLED / "prompts.jsonl").read_text().splitlines()]
 FOLDERS = ["target", "draft"]
+LEAST_AGREED = 0.3  # what is promised of a head's first draft; what it is, the card says
 CONTEXT, OWN = 128, 32  # tokens of each prompt, and of what the target says next
 # Frozen. Other weights mean: record every golden file (make oracle-record), every head and
 # every figure anew, in the same commit.
 SHA256 = {
     "target": "c716a930900616bb253072b7f125340a9167e863f1efbe5550cb41d211dbd285",
     "draft": "7d5916f018d93d7f9d4eeecb3472244a0f4d5d87c4895710deeefa31d50201eb",
+    "eagle": "96199aa1db6fa223b4f3385d950f5a13c455d034edb3aa70285d77ff4c668ce5",
+    "eagle3": "2a568a3785dfa6eb914922e3d05e3f116c9485a9197961528a4b2ab2de6339ee",
+    "mtp": "344723686b84f6103827ee3fa3202127ddc5c21208c5789fcbb731bf65bc71ba",
+    "medusa": "28b49b8dba6a41b850f5fc292fb17a33ba0cbd9f2d461f45e660991d9fb9def9",
+    "mlp_speculator": "60d3d0157b096a300783b2b23454aba1f9a445a12ed70deab38056f8c3364463",
 }
 FILES = {
     *("config.json", "generation_config.json", "model.safetensors"),
@@ -165,4 +171,4 @@ def test_a_head_agrees_with_the_target_on_words_that_neither_was_trained_on(name
     (drafted,) = jax.jit(build_unrolled(config, 1, layers))(params, batch)
     said = batch.token_ids[:, 2:]  # the target's most likely token, in its own part
     agreed = (drafted.logits.argmax(-1) == said)[:, -OWN:].mean()
-    assert agreed > 0.4  # 0.3 is promised; what it is, the card says
+    assert agreed > LEAST_AGREED
