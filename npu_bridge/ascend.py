@@ -108,21 +108,19 @@ def attention_mask(lowering, scope, eqn, operands, mine):
 def write_rows(lowering, scope, eqn, operands, mine):
     """Write keys or values into a dense cache in place: npu_scatter_nd_update_."""
     leaf, new, slots = operands
-    require(mine[0], "the cache is not donated, or is read again: it is copied")
+    lowering.overwrite(leaf, mine[0])
     batch, heads, capacity, size = eqn.invars[0].aval.shape
     nodes = eqn.invars[1].aval.shape[1]
     rows = call(torch.reshape, physical(leaf), [batch * capacity, heads * size])
     index = call(torch.reshape, flat_slots(lowering, slots, batch, capacity), [batch * nodes, 1])
     new = cast(call(torch.reshape, new, [batch * nodes, heads * size]), dtype_of(eqn, 0))
     call(npu("npu_scatter_nd_update_"), rows, index, new)
-    lowering.claim(scope, eqn)
     return (leaf,), "npu_scatter_nd_update_ in place"
 
 
 def write_pages(lowering, scope, eqn, operands, mine):
     """Write a layer's keys and values into a paged cache at once: npu_scatter_pa_kv_cache."""
     keys, new, slots = operands
-    require(mine[0], "the cache is not donated, or is read again: it is copied")
     batch, heads, capacity, size = eqn.invars[0].aval.shape
     nodes = eqn.invars[1].aval.shape[1]
     require(capacity % BLOCK == 0, f"capacity {capacity} is not a multiple of {BLOCK}")
@@ -130,8 +128,9 @@ def write_pages(lowering, scope, eqn, operands, mine):
     other = scope.eqns[ahead] if ahead < len(scope.eqns) else None
     both = other is not None and other.params.get("name") == "write_kv"
     require(both and other.invars[2] is eqn.invars[2], "no values are written with these keys")
-    require(scope.mine(other)[0], "the values are not donated")
     leaves = [keys, scope.get(other.invars[0]).device]
+    lowering.overwrite(leaves[0], mine[0])
+    lowering.overwrite(leaves[1], scope.mine(other)[0])
     blocks = [batch * capacity // BLOCK, BLOCK, heads, size]
     rows = [new, scope.get(other.invars[1]).device]
     rows = [
@@ -141,8 +140,6 @@ def write_pages(lowering, scope, eqn, operands, mine):
     caches = [call(torch.reshape, physical(leaf), blocks) for leaf in leaves]
     index = call(torch.reshape, flat_slots(lowering, slots, batch, capacity), [batch * nodes])
     call(npu("npu_scatter_pa_kv_cache"), *rows, *caches, index, cache_mode="Norm")
-    lowering.claim(scope, eqn)
-    lowering.claim(scope, other)
     scope.done.add(ahead)
     scope.put(other.outvars[0], leaves[1])
     return (keys,), "npu_scatter_pa_kv_cache in place (keys and values)"

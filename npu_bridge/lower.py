@@ -128,7 +128,7 @@ class Scope:
     uses: Counter
     position: int = 0
     done: set[int] = field(default_factory=set)
-    owned: set[Any] = field(default_factory=set)  # variables that may be overwritten
+    shared: set[Any] = field(default_factory=set)  # variables that something outside still reads
 
     def get(self, atom) -> Value:
         """Return what an operand stands for."""
@@ -141,9 +141,9 @@ class Scope:
         self.env[variable] = Value(device, None)
 
     def mine(self, eqn) -> list[bool]:
-        """Say which operands an equation may overwrite: owned, and read by nothing else."""
+        """Say which operands are read by this equation and by nothing else."""
         return [
-            not isinstance(v, core.Literal) and v in self.owned and self.uses[v] == 1
+            not isinstance(v, core.Literal) and v not in self.shared and self.uses[v] == 1
             for v in eqn.invars
         ]
 
@@ -163,11 +163,12 @@ class Lowering:
     """The interpreter: walks a jaxpr once and writes a graph."""
 
     def __init__(self, report: Report, donated: Sequence[bool], on_host: Sequence[bool]):
-        self.report, self.donated = report, donated
+        self.report, self.may_donate = report, donated
         self.tracer = fx.Tracer()
         self.tracer.root, self.tracer.graph = torch.nn.Module(), fx.Graph()
         self.tracer.tensor_attrs = {}
         self.placeholders: dict[int, fx.Proxy] = {}
+        self.donated: set[fx.Node] = set()  # tensors that may be overwritten
         self.noise: list[tuple[fx.Proxy, Deferred]] = []
         self.lengths: list[HostLengths] = []
         self.length_operands: list[fx.Proxy] = []
@@ -183,7 +184,7 @@ class Lowering:
             self.argument(i, var.aval) for i, var in enumerate(closed.jaxpr.invars)
         ]
         constants = [known(const) for const in closed.consts]
-        results = self.run(closed.jaxpr, constants, arguments, list(self.donated))
+        results = self.run(closed.jaxpr, constants, arguments, [True] * len(arguments))
         outputs = [self.on_device(value) for value in results]
         self.tracer.create_node("output", "output", (self.tracer.create_arg(outputs),), {})
         graph = self.tracer.graph
@@ -202,6 +203,8 @@ class Lowering:
         to_dtype(aval.dtype)
         proxy = self.tracer.create_proxy("placeholder", f"arg{i}", (), {})
         self.placeholders[i] = proxy
+        if self.may_donate[i]:
+            self.donated.add(proxy.node)
         return Value(proxy, host)
 
     def order_placeholders(self) -> None:
@@ -245,14 +248,13 @@ class Lowering:
         self.noise.append((proxy, value.host))
         return proxy
 
-    def run(self, jaxpr, constants, arguments, owned: Sequence[bool]) -> list[Value]:
-        """Interpret a jaxpr; ``owned`` marks arguments that may be overwritten."""
+    def run(self, jaxpr, constants, arguments, mine: Sequence[bool]) -> list[Value]:
+        """Interpret a jaxpr; ``mine`` marks arguments that nothing outside reads again."""
         env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *arguments], strict=True))
-        uses = Counter(
-            v for eqn in jaxpr.eqns for v in eqn.invars if not isinstance(v, core.Literal)
-        )
+        atoms = [*(v for eqn in jaxpr.eqns for v in eqn.invars), *jaxpr.outvars]
+        uses = Counter(v for v in atoms if not isinstance(v, core.Literal))
         scope = Scope(jaxpr.eqns, env, uses)
-        scope.owned = {v for v, mine in zip(jaxpr.invars, owned, strict=True) if mine}
+        scope.shared = {v for v, own in zip(jaxpr.invars, mine, strict=True) if not own}
         for position, eqn in enumerate(jaxpr.eqns):
             scope.position = position
             if position not in scope.done:
@@ -275,10 +277,13 @@ class Lowering:
             results = self.unroll(scope, eqn, values, mine)
         else:
             results = self.record(eqn, values)
-        if results is not None:
-            scope.env.update(zip(eqn.outvars, results, strict=True))
+        scope.env.update(zip(eqn.outvars, results, strict=True))
+        lent = [value.device for value, own in zip(values, mine, strict=True) if not own]
+        for variable, value in zip(eqn.outvars, results, strict=True):
+            if any(value.device is one for one in lent):  # passed on, and still read
+                scope.shared.add(variable)
 
-    def fuse(self, scope: Scope, eqn, seam: str, values, mine) -> list[Value] | None:
+    def fuse(self, scope: Scope, eqn, seam: str, values, mine) -> list[Value]:
         """Use a plan's kernel for a seam, or its decomposition; the report says which, and why."""
         operands = [self.on_device(value) for value in values]
         if eqn.primitive.name in INLINE and all(isinstance(x, torch.Tensor) for x in operands):
@@ -314,22 +319,23 @@ class Lowering:
         num_consts, num_carry, length = p["num_consts"], p["num_carry"], p["length"]
         split = num_consts + num_carry
         consts, carry, columns = values[:num_consts], values[num_consts:split], values[split:]
-        owned = [False] * num_consts + mine[num_consts:split] + [False] * len(columns)
+        own = [False] * num_consts + mine[num_consts:split] + [True] * len(columns)
         body, stacked = p["jaxpr"], []
         inner_consts = [known(const) for const in body.consts]
         for step in reversed(range(length)) if p["reverse"] else range(length):
             rows = [self.row(value, step) for value in columns]
-            results = self.run(body.jaxpr, inner_consts, [*consts, *carry, *rows], owned)
+            results = self.run(body.jaxpr, inner_consts, [*consts, *carry, *rows], own)
             carry = results[:num_carry]
             stacked.append(results[num_carry:])
         if p["reverse"]:
             stacked.reverse()
         return [*carry, *(self.stack(list(column)) for column in zip(*stacked, strict=True))]
 
-    def claim(self, scope: Scope, eqn) -> None:
-        """Remember that an equation has written its first operand in place."""
+    def overwrite(self, leaf, mine: bool) -> None:
+        """Count a leaf that is written in place. Raises Unfit if it may not be."""
+        if not mine or leaf.node not in self.donated:
+            raise Unfit("the cache is not donated, or is read again: it is copied")
         self.report.in_place += 1
-        scope.owned.add(eqn.outvars[0])
 
     def row(self, value: Value, step: int) -> Value:
         """Take one iteration's part of a stacked value."""
@@ -406,11 +412,11 @@ class Deferred:
 
 def put_off(eqn, values: Sequence[Value]) -> list[Deferred]:
     """Leave an equation to the host; all of its operands are there."""
-
-    def bind(*operands):
-        functions, params = eqn.primitive.get_bind_params(eqn.params)
-        made = eqn.primitive.bind(*functions, *operands, **params)
-        return made if eqn.primitive.multiple_results else [made]
-
-    whole = Deferred(bind, tuple(value.host for value in values if value.host is not None))
+    named = {
+        v: value.host
+        for v, value in zip(eqn.invars, values, strict=True)
+        if not isinstance(v, core.Literal)
+    }
+    alone = core.Jaxpr((), list(named), list(eqn.outvars), [eqn], eqn.effects)
+    whole = Deferred(core.jaxpr_as_fun(core.ClosedJaxpr(alone, ())), tuple(named.values()))
     return [Deferred(operator.itemgetter(i), (whole,)) for i in range(len(eqn.outvars))]

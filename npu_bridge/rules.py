@@ -34,12 +34,20 @@ def call(target: Callable, *args, **options) -> Any:
         return target(*args, **options)
     if target in TAKES_NUMBERS:
         args = tuple(x.item() if is_scalar(x) else x for x in args)
+    args = to_python(args)
     return proxies[0].tracer.create_proxy("call_function", target, args, options)
 
 
 def flat(args) -> list:
     """List operands, those inside of lists too."""
     return [y for x in args for y in (flat(x) if isinstance(x, list | tuple) else [x])]
+
+
+def to_python(x: Any) -> Any:
+    """Replace NumPy's integers, which jaxprs have and graphs may not."""
+    if isinstance(x, list | tuple):
+        return type(x)(map(to_python, x))
+    return int(x) if isinstance(x, np.integer) else x
 
 
 def is_scalar(x: Any) -> bool:
@@ -206,7 +214,7 @@ def concatenate(eqn, *parts):
 @rule("split")
 def split(eqn, x):
     """Cut along an axis."""
-    sizes = [int(size) for size in eqn.params["sizes"]]
+    sizes = list(eqn.params["sizes"])
     parts = call(torch.split, x, sizes, eqn.params["axis"])
     return tuple(call(operator.getitem, parts, i) for i in range(len(sizes)))
 

@@ -65,14 +65,12 @@ def attention(lowering, scope, eqn, operands, mine):
 def write_kv(lowering, scope, eqn, operands, mine):
     """Write nodes into their slots, in place; the caller has checked that they are in bounds."""
     leaf, new, slots = operands
-    if not mine[0]:
-        raise Unfit("the cache is not donated, or is read again: it is copied")
+    lowering.overwrite(leaf, mine[0])
     batch = eqn.invars[0].aval.shape[0]
     rows = torch.arange(batch, dtype=torch.int32)[:, None]
     view = call(torch.permute, leaf, [0, 2, 1, 3])
     new = cast(new, to_dtype(eqn.invars[0].aval.dtype))
     call(aten.index_put_.default, view, [rows, slots], new)
-    lowering.claim(scope, eqn)
     return (leaf,), "index_put_ in place"
 
 

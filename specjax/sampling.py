@@ -229,7 +229,7 @@ def threshold(
 
     def halve(_, bounds):
         low, high = bounds
-        middle = low + (high - low) // 2
+        middle = low + jax.lax.div(high - low, 2)  # ">> 1" in one operation
         bar = jax.lax.bitcast_convert_type(middle, jnp.float32)[:, :, None]
         reached = jnp.where(weights >= bar, mass, 0.0).sum(axis=-1) >= goal
         return jnp.where(reached, middle, low), jnp.where(reached, high, middle)
