@@ -59,20 +59,19 @@ class Program:
 
     def __call__(self, *args) -> Any:
         """Run on tensors or arrays; the result has tensors."""
-        leaves = jax.tree.leaves(args)
-        return jax.tree.unflatten(self.out_tree, self.run(leaves, leaves))
+        with torch.no_grad():
+            results = self.module(*self.operands(jax.tree.leaves(args)))
+        return jax.tree.unflatten(self.out_tree, results)
 
-    def run(self, leaves: Sequence[Any], host: Sequence[Any]) -> Sequence[Any]:
-        """Run on flat arguments; ``host`` has those that the host reads, as arrays."""
+    def operands(self, leaves: Sequence[Any]) -> list[Any]:
+        """Make the module's operands of the flat arguments; those the host reads are arrays."""
         lists = [
-            [int(one) + extra.offset for one in np.asarray(host[extra.argument])]
+            [int(one) + extra.offset for one in np.asarray(leaves[extra.argument])]
             for extra in self.lengths
         ]
-        device = self.report.device
-        noise = () if self.noise is None else self.noise(host)
-        operands = [to_torch(leaves[i], device) for i in self.wanted]
-        with torch.no_grad():
-            return self.module(*operands, *(to_torch(x, device) for x in noise), *lists)
+        noise = () if self.noise is None else self.noise(leaves)
+        given = [*(leaves[i] for i in self.wanted), *noise]
+        return [*(to_torch(x, self.report.device) for x in given), *lists]
 
 
 def lower(
@@ -234,7 +233,7 @@ class Lowering:
             memo = dict(zip(self.on_host.values(), arguments, strict=True))
             return [one.evaluate(memo) for one in wanted]
 
-        return lambda host: compute(*(host[i] for i in used))
+        return lambda leaves: compute(*(leaves[i] for i in used))
 
     def on_device(self, value: Value):
         """Return a value as an operand; one that only the host has becomes an argument."""

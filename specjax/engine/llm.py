@@ -18,7 +18,7 @@ from specjax.engine.build import (
     match,
 )
 from specjax.engine.corpus import follow
-from specjax.engine.device import check_divisible, choose_devices
+from specjax.engine.device import check_divisible, choose_devices, choose_driver, choose_dtype
 from specjax.engine.intake import Prompt
 from specjax.engine.legacy import accept_engine_only, translate_legacy
 from specjax.engine.outputs import RequestOutput
@@ -51,7 +51,8 @@ class LLM:
         max_num_seqs: how many requests run side by side.
         seed: makes requests without a seed of their own reproducible.
         tensor_parallel_size: devices that share the weights.
-        device: "auto", or a jax platform: "cpu", "gpu", "tpu".
+        device: "auto", or a jax platform: "cpu", "gpu", "tpu"; or, by npu_bridge, "npu" (Ascend)
+            or "torch-cpu" (the same program in torch, on the CPU).
 
     The text never depends on the drafter (same seed, same text), unless
     ``draft_sample_method="probabilistic"`` asks for rejection sampling or
@@ -88,8 +89,7 @@ class LLM:
         mesh = choose_devices(device, tensor_parallel_size)
         given = legacy or speculative_config
         self.speculative_config = None if given is None else SpeculativeConfig.from_dict(given)
-        if dtype == "auto" and mesh.devices.flat[0].platform == "cpu":
-            dtype = "float32"
+        dtype = choose_dtype(dtype, device, mesh)
         target, draft = self._describe(model, tokenizer, dtype, max_model_len)
         for described in (target, draft):
             if isinstance(described, Model):
@@ -121,7 +121,9 @@ class LLM:
         )
         self.engine = build_engine(target, draft, self.speculative_config)
         self.corpus = build_corpus(self.speculative_config)
-        self.params = load(target, draft, mesh)
+        self.driver, self.params = choose_driver(
+            device, load(target, draft, mesh), host_drafter=draft is None
+        )
         self.counters = SpecDecodeCounters.zeros(self.engine.drafter.depth)
         self.num_requests = 0
 
@@ -283,6 +285,7 @@ class LLM:
             watch=watch,
             learn=learn,
             max_rounds=max_rounds,
+            driver=self.driver,
         ):
             if progress.finish_reason is not None:
                 self.counters = self.counters.add(*steps(progress))

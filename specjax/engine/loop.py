@@ -31,6 +31,18 @@ generate = jax.jit(decode.generate, static_argnums=(0, 5), donate_argnums=2)
 admit = jax.jit(cache.admit, donate_argnums=0)
 
 
+class Driver(NamedTuple):
+    """Who runs what the loop asks for: XLA here, or a bridge to another kind of device."""
+
+    init_state: Callable  # as decode.init_state
+    prefill: Callable  # as decode.prefill
+    generate: Callable  # as decode.generate
+    admit: Callable  # as cache.admit
+
+
+XLA = Driver(init_state, prefill, generate, admit)
+
+
 class Round(NamedTuple):
     """What one round did for one request; ``tokens`` are committed."""
 
@@ -77,6 +89,7 @@ def run(
     watch: Watch | None = None,
     learn: Learn | None = None,
     max_rounds: int = HISTORY,
+    driver: Driver = XLA,
 ) -> Iterator[Progress]:
     """Complete all requests; yield a request's ``Progress`` whenever it has grown.
 
@@ -90,24 +103,25 @@ def run(
     capacity = bucket(max(r.limit for r in requests) + engine.drafter.nodes, LEAST_WINDOW)
     slots = bucket(min(len(requests), max_num_seqs), 1)
     slots = min(slots, max_num_seqs)
-    state = init_state(engine, params, *idle(slots, shape, capacity))
+    state = driver.init_state(engine, params, *idle(slots, shape, capacity))
     waiting = deque(Progress(i, request) for i, request in enumerate(requests))
     live: dict[int, Progress] = {}
     while waiting or live:
         free = [slot for slot in range(slots) if slot not in live]
         for slot in free[: len(waiting)]:
             progress = waiting.popleft()
-            one = read_prompt(engine, params, progress, shape, capacity)
+            one = read_prompt(engine, params, progress, shape, capacity, driver)
             settle(progress, int(one.text.reason[0]), watch)
             params = params if learn is None else params._replace(draft=learn(progress))
             yield progress
             if progress.finish_reason is None:
-                state, live[slot] = admit(state, slot, one), progress
+                state, live[slot] = driver.admit(state, slot, one), progress
         if not live:
             continue
         engine = engine._replace(window=fit_window(engine, live.values(), capacity))
         min_running = len(live) if waiting else 1
-        state, infos, rounds = generate(engine, params, state, max_rounds, min_running, HISTORY)
+        asked = (max_rounds, min_running, HISTORY)
+        state, infos, rounds = driver.generate(engine, params, state, *asked)
         if rounds == 0:
             raise RuntimeError(f"no progress in a window of {engine.window}: {capacity=}")
         text, infos = jax.device_get((state.text, infos))
@@ -122,15 +136,18 @@ def run(
                     state = stop(state, slot)
 
 
-def read_prompt(engine, params, progress: Progress, shape, capacity: int) -> State:
+def read_prompt(
+    engine, params, progress: Progress, shape, capacity: int, driver: Driver = XLA
+) -> State:
     """Prefill one request in chunks, alone; it comes out with its first token."""
     request = progress.request
-    state = init_state(engine, params, *row(request, shape, capacity))
+    state = driver.init_state(engine, params, *row(request, shape, capacity))
     start, length = 0, len(request.prompt)
     while start < length:
         chunk = next_chunk(length - start)
         window = min(bucket(start + chunk + 1, LEAST_WINDOW), capacity)
-        state, info, prompt = prefill(engine._replace(window=window), params, state, start, chunk)
+        one = engine._replace(window=window)
+        state, info, prompt = driver.prefill(one, params, state, start, chunk)
         if prompt is not None:
             ids, values, ranks = jax.device_get(prompt)
             real = min(chunk, length - 1 - start)
