@@ -59,10 +59,12 @@ def put(leaves, slot, rows):
 class Executor:
     """The loop's driver on a torch device (``engine.loop.Driver`` lists its methods)."""
 
-    def __init__(self, device: str, host_drafter: bool, plan: str | None = None):
+    def __init__(self, device: str, host_drafter: bool, *, compile: bool = False):
         self.device = open_device(device)
-        self.host_drafter, self.plan = host_drafter, plan
+        self.host_drafter, self.compile = host_drafter, compile
+        self.plan = "npu" if self.device == "npu" else "torch"
         self.programs: dict[Any, Program] = {}
+        self.compiled: dict[Any, Callable] = {}
         self.graphs: dict[Any, Captured] = {}
 
     @property
@@ -91,15 +93,10 @@ class Executor:
         if len(leaf.shape) < 2:
             return jnp.zeros(leaf.shape, leaf.dtype)
         shape, dtype = list(leaf.shape), getattr(torch, np.dtype(leaf.dtype).name)
-        if len(shape) == 4 and self.own_plan != "torch":  # [B, T, KH, d] in memory
+        if len(shape) == 4 and self.plan != "torch":  # [B, T, KH, d] in memory
             shape[1], shape[2] = shape[2], shape[1]
             return torch.zeros(shape, dtype=dtype, device=self.device).transpose(1, 2)
         return torch.zeros(shape, dtype=dtype, device=self.device)
-
-    @property
-    def own_plan(self) -> str:
-        """Return the plan that programs are lowered by."""
-        return self.plan or ("npu" if self.device == "npu" else "torch")
 
     def prefill(self, engine: Engine, params: Params, state: State, start: int, chunk: int):
         """Read a chunk of a prompt: ``decode.prefill``, lowered."""
@@ -179,8 +176,12 @@ class Executor:
         return text, jax.tree.map(rest_on_host, cache), made, info, scores
 
     def execute(self, key, program: Program, operands) -> Any:
-        """Run a program; on an NPU as a captured graph, where its lengths are one list."""
+        """Run a program; on an NPU as a captured graph, if its lengths are one list."""
         with torch.no_grad():
+            if self.compile:
+                if key not in self.compiled:
+                    self.compiled[key] = torch.compile(program.module, fullgraph=True)
+                return self.compiled[key](*operands)
             if self.device != "npu" or len(program.lengths) > 1:
                 return program.module(*operands)
             if key not in self.graphs:

@@ -73,6 +73,20 @@ class Program:
         given = [*(leaves[i] for i in self.wanted), *noise]
         return [*(to_torch(x, self.report.device) for x in given), *lists]
 
+    def export(self, *args) -> torch.export.ExportedProgram:
+        """Return the program as ``torch.export`` has it; lengths in host lists become constants.
+
+        ``jax.ShapeDtypeStruct`` may stand for weights.
+        """
+        leaves = [
+            torch.empty(leaf.shape, dtype=to_dtype(leaf.dtype))
+            if isinstance(leaf, jax.ShapeDtypeStruct)
+            else leaf
+            for leaf in jax.tree.leaves(args)
+        ]
+        with torch.no_grad():
+            return torch.export.export(self.module, tuple(self.operands(leaves)))
+
 
 def lower(
     function: Callable,

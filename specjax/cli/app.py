@@ -19,6 +19,7 @@ from specjax.cli.audit import audit
 from specjax.cli.bench import bench
 from specjax.cli.errors import DEBUG, plainly
 from specjax.cli.explain import explain
+from specjax.cli.lower import certify, lower
 from specjax.cli.oracle import oracle
 from specjax.cli.theory import theory
 from specjax.engine.legacy import ENGINE_ONLY
@@ -36,6 +37,8 @@ app.add_typer(bench, name="bench")
 app.add_typer(oracle, name="oracle")
 app.add_typer(theory, name="theory")
 app.command()(explain)
+app.command()(lower)
+app.command()(certify)
 
 
 def main() -> None:
