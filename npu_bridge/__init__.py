@@ -4,7 +4,7 @@ Schema-, Meta- and reference-checked against torch_npu 2.13.0; not executed on h
 """
 
 from npu_bridge import parts
-from npu_bridge.certify import certify, page
+from npu_bridge.certificate import certify, page
 from npu_bridge.executor import Executor
 from npu_bridge.lower import Program, lower
 from npu_bridge.rules import Refused

@@ -311,8 +311,9 @@ def attend(query, keys, values, scale: float) -> torch.Tensor:
     return torch.einsum("nql,lnd->qnd", probs, values)
 
 
-def describe_attention(query, key, value, **options):
+def describe_attention(query, key, value, *, atten_mask=None, block_table=None, **options):
     """Return the shape of the result, and of the log-sum-exp that is not asked for."""
+    same_device(query, key, value, atten_mask, block_table)
     return torch.empty_like(query), query.new_empty([1], dtype=torch.float32)
 
 

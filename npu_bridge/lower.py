@@ -425,11 +425,11 @@ class Deferred:
 
 def put_off(eqn, values: Sequence[Value]) -> list[Deferred]:
     """Leave an equation to the host; all of its operands are there."""
-    named = {
-        v: value.host
-        for v, value in zip(eqn.invars, values, strict=True)
-        if not isinstance(v, core.Literal)
-    }
-    alone = core.Jaxpr((), list(named), list(eqn.outvars), [eqn], eqn.effects)
-    whole = Deferred(core.jaxpr_as_fun(core.ClosedJaxpr(alone, ())), tuple(named.values()))
+
+    def bind(*operands):
+        with eqn.ctx.manager:
+            made = eqn.primitive.bind(*operands, **eqn.primitive.get_bind_params(eqn.params))
+        return made if eqn.primitive.multiple_results else [made]
+
+    whole = Deferred(bind, tuple(value.host for value in values if value.host is not None))
     return [Deferred(operator.itemgetter(i), (whole,)) for i in range(len(eqn.outvars))]

@@ -9,6 +9,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 import torch
 from torch import fx
@@ -126,6 +127,14 @@ RULES |= {
 def same(eqn, *args):
     """Pass on: these say something to XLA only."""
     return args if len(args) > 1 else args[0]
+
+
+@rule("round")
+def nearest(eqn, x):
+    """Round, ties to even."""
+    if eqn.params["rounding_method"] != jax.lax.RoundingMethod.TO_NEAREST_EVEN:
+        raise Refused("round away from zero: only ties to even are implemented.")
+    return call(torch.round, x)
 
 
 @rule("div")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from npu_bridge.certify import compare, half_precision
+from npu_bridge.certificate import compare, half_precision
 from npu_bridge.lower import lower
 from npu_bridge.parts import RULES, Sizes, on_device, part
 from npu_bridge.plans import PLANS
@@ -47,7 +47,8 @@ def test_the_lowered_rules_say_the_same_on_many_rounds():
     for rule in RULES:
         one = part("verify", CONFIGS["qwen3"], Sizes(64, 4, 128, 64), rule)
         wanted, program = jax.jit(one.function)(*one.args), one.lower()
-        for ours, theirs in zip(jax.tree.leaves(wanted), program(*one.args), strict=True):
+        made = jax.tree.leaves(program(*one.args))
+        for ours, theirs in zip(jax.tree.leaves(wanted), made, strict=True):
             np.testing.assert_array_equal(ours, theirs.numpy())
     assert 0 < int(wanted.num_accepted.sum()) < 64 * 3
 
@@ -160,13 +161,13 @@ def test_random_keys_stay_on_the_host():
         (lambda x: jax.lax.while_loop(lambda c: c < 3, lambda c: c + 1, x.astype(int)), "while"),
         (lambda x: jax.lax.cond(x > 0, jnp.sin, jnp.cos, x), "cond"),
         (lambda x: jax.lax.lgamma(x), "lgamma"),
-        (lambda x: jax.random.uniform(jax.random.wrap_key_data(jnp.asarray([1, 2], jnp.uint32) + x.astype(jnp.uint32))), "random_"),
+        (lambda x: jax.random.wrap_key_data(jnp.ones(2, jnp.uint32) * x.astype(jnp.uint32)), "random_"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_lowered_is_refused_by_name_and_shape(function, name):
     with pytest.raises(Refused, match=name) as error:
         lower(function, (jnp.float32(1),))
-    assert "[]" in str(error.value)
+    assert "32[" in str(error.value)  # the operands' shapes
 
 
 def arrays(*shapes):
@@ -177,7 +178,7 @@ def arrays(*shapes):
 X, Y = arrays((3, 5, 4), (3, 5, 4))
 I = jnp.asarray([[0, 7], [-2, 3], [4, 1]])  # noqa: E741
 CASES = {
-    "take, out of bounds": lambda x, y, i: x[0][i],
+    "take": lambda x, y, i: x[0][i % 5],
     "take, filled": lambda x, y, i: x.at[0, i].get(mode="fill"),
     "take integers, filled": lambda x, y, i: (x * 9).astype(int).at[0, i].get(mode="fill"),
     "take, clipped": lambda x, y, i: jnp.take(x, i, axis=1, mode="clip"),
