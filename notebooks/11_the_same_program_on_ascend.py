@@ -66,7 +66,9 @@ numbers = [jnp.asarray(x, jnp.float32) for x in ([0.3, 0.9], [0.5, 0.5], [0.2, 0
 print(jax.make_jaxpr(accept)(*numbers))
 program = lower(accept, numbers)
 print(program.module.code)
-assert [node.target for node in program.module.graph.find_nodes(op="call_function", target=torch.lt)]
+assert [
+    node.target for node in program.module.graph.find_nodes(op="call_function", target=torch.lt)
+]
 np.testing.assert_array_equal(program(*numbers), accept(*numbers))
 
 # %% [markdown]
@@ -200,8 +202,8 @@ assert sum(same) >= 3  # a near tie may be rounded the other way
 # %% [markdown]
 # ## Three puzzles
 #
-# 1. A colleague's port passes `eps=1e-6` to `npu_rms_norm` and is content, "because the mock test is
-#    green". What would the real operator have done?
+# 1. A colleague's port passes `eps=1e-6` to `npu_rms_norm` and is content, "because the mock test
+#    is green". What would the real operator have done?
 # 2. A *tree* of drafts with two siblings is verified with `sparse_mode` 3. Which node sees what it
 #    must not?
 # 3. In bfloat16 the fused program differs from `jax.jit` in bfloat16 by 0.5%. Is the bridge wrong?
@@ -213,9 +215,10 @@ assert sum(same) >= 3  # a near tie may be rounded the other way
 try:
     torch.ops.npu.npu_rms_norm(q, torch.ones(64), eps=1e-6)
 except RuntimeError as error:
-    assert "eps" in str(error)
+    refusal = str(error)
 else:
-    raise AssertionError
+    raise AssertionError("a misspelt option was taken")
+assert "eps" in refusal
 
 # %% jupyter={"source_hidden": true} tags=["hide-input"]
 # Answer 2. The younger sibling (node 2) sees the elder (node 1): causal is not "ancestors".
@@ -235,9 +238,12 @@ assert errors["npu"] < 1.5 * errors["jax"]
 # ## 中文摘要
 #
 # - **问题**: 一轮投机解码是一个 JAX 函数, 昇腾 NPU 运行 PyTorch。如何不写第二遍就得到同一个程序?
-# - **做法**: 逐条解释 jaxpr, 每个原语对应一条 torch 规则, 记录成 torch.fx 图; 没有规则的原语按名字拒绝。
-# - **接缝**: RMSNorm, RoPE, SwiGLU, 注意力, KV 写入可换成昇腾融合算子; 条件不满足时分解, 并在报告里写明原因。
+# - **做法**: 逐条解释 jaxpr, 每个原语对应一条 torch 规则, 记录成 torch.fx 图;
+#   没有规则的原语按名字拒绝。
+# - **接缝**: RMSNorm, RoPE, SwiGLU, 注意力, KV 写入可换成昇腾融合算子;
+#   条件不满足时分解, 并在报告里写明原因。
 # - **随机数** 由 JAX 在主机上生成后传入, 因此两边用同样的数, 结果逐个 token 相等。
-# - **没有硬件时能查什么**: 真实 wheel 的算子 schema, Meta 内核, 按文档独立编写的参考内核 (违反文档即报错)。
+# - **没有硬件时能查什么**: 真实 wheel 的算子 schema, Meta 内核,
+#   按文档独立编写的参考内核 (违反文档即报错)。
 #   `sparse_mode=3` 的右下三角正好是 K+1 个 token 的链式验证。
 # - **没有在 NPU 上执行过**; 在昇腾机器上运行同一条命令会补上证书中的硬件部分。

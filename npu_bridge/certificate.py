@@ -115,7 +115,11 @@ def half_precision(half, config, weights, sizes) -> tuple[dict[str, float], dict
         if plan.startswith("npu"):
             kernels = sorted({seam.kernel for seam in program.report.seams if seam.kernel})
             report = program.report
-            seams[plan] = {"fused": report.fused, "decomposed": report.decomposed, "kernels": kernels}
+            seams[plan] = {
+                "fused": report.fused,
+                "decomposed": report.decomposed,
+                "kernels": kernels,
+            }
     return errors, seams
 
 
@@ -165,7 +169,8 @@ def page(certificate: dict[str, Any]) -> str:
         said = "equal" if row["integers_equal"] else "DIFFER"
         verdict = "passes" if row["passes"] else "FAILS"
         lines.append(
-            f"| {row['what']} | {row['plan']} | {row['largest_difference']:.1e} | {said} | {verdict} |"
+            f"| {row['what']} | {row['plan']} | {row['largest_difference']:.1e} | {said} "
+            f"| {verdict} |"
         )
     lines += ["", "| texts | prompts | tokens | equal |", "| --- | --- | --- | --- |"]
     lines += [
@@ -176,11 +181,11 @@ def page(certificate: dict[str, Any]) -> str:
     lines += ["", f"bfloat16, RMS error of the logits against float32 truth: {errors}.", ""]
     lines += [f"Order of the filters: {', '.join(c['filter_order'])}.", ""]
     for plan, seams in c["seams"].items():
-        left = f"; decomposed: {seams['decomposed']}" if seams["decomposed"] else "; none decomposed"
+        left = (
+            f"; decomposed: {seams['decomposed']}" if seams["decomposed"] else "; none decomposed"
+        )
         lines.append(f"- plan {plan}: {', '.join(seams['kernels'])}{left}")
     hardware = c["hardware"]
     lines += ["", "On hardware: " + (f"run on {hardware['device']}." if hardware["run"] else
               f"not run: {hardware['why']}")]  # fmt: skip
     return "\n".join(lines) + "\n"
-
-

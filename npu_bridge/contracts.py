@@ -161,7 +161,11 @@ def scatter_pa_kv_cache(
     check(fits, "[num_blocks, block_size, num_head, head_size]", tuple(key_cache.shape))
     integer = slot_mapping.dtype in (torch.int32, torch.int64)
     check(integer, "slot_mapping: 数据类型支持int32和int64", slot_mapping.dtype)
-    check(tuple(slot_mapping.shape) == (len(key),), "slotMapping:[batch * seq_len]", slot_mapping.shape)
+    check(
+        tuple(slot_mapping.shape) == (len(key),),
+        "slotMapping:[batch * seq_len]",
+        slot_mapping.shape,
+    )
     check_places(slot_mapping, blocks * size, "值范围[0,num_blocks*block_size-1]")
     different = len(slot_mapping.unique()) == len(slot_mapping)
     check(different, "slot_mapping内的元素值保证不重复", slot_mapping.tolist())
@@ -228,7 +232,11 @@ def fused_infer_attention_score(
         check(tensor.dtype == query.dtype, f"{name}: query's dtype", tensor.dtype)
         check(tensor.is_contiguous(), f"{name}: 不支持非连续的Tensor", tensor.stride())
     check(key.shape == value.shape, "key、value中对应tensor的shape需要完全一致", tuple(value.shape))
-    check(sparse_mode == 3, "sparse_mode 3; 0 with a mask has been reported to err silently", sparse_mode)
+    check(
+        sparse_mode == 3,
+        "sparse_mode 3; 0 with a mask has been reported to err silently",
+        sparse_mode,
+    )
     check(atten_mask is not None, "需要传入优化后的atten_mask矩阵(2048*2048)", None)
     kinds = (torch.bool, torch.int8, torch.uint8)
     check(atten_mask.dtype in kinds, "atten_mask: 数据类型支持bool、int8和uint8", atten_mask.dtype)
@@ -252,7 +260,7 @@ def fused_infer_attention_score(
         )
     else:
         check(query.ndim == 4 and key.ndim == 4, "BSND-(B,Q_S,Q_N,D)", tuple(query.shape))
-        batch, nodes, heads, _ = query.shape
+        batch, _, heads, _ = query.shape
         check(heads == num_heads, "num_heads: N轴shape值相同", (heads, num_heads))
         check(key.shape[2] == shared, "还需要与shape中的key/value的N轴shape值相同", key.shape[2])
         check(size % 16 == 0 and size <= 512, "D轴需16对齐, 支持D轴小于等于512", size)
@@ -277,7 +285,9 @@ def unpack_queries(query, ends, num_heads: int) -> list[torch.Tensor]:
     check(size in (64, 128, 192), "TND: D 64, 128 or 192", size)
     check(isinstance(ends, list | tuple), "当query的input_layout为TND时, 该入参必须传入", ends)
     ordered = all(b >= a >= 0 for a, b in zip([0, *ends], ends, strict=False))
-    check(ordered and ends[-1] == total, "后一个元素的值必须大于等于前一个; the last is T", list(ends))
+    check(
+        ordered and ends[-1] == total, "后一个元素的值必须大于等于前一个; the last is T", list(ends)
+    )
     return [query[a:b] for a, b in zip([0, *ends], ends, strict=False)]
 
 
@@ -285,7 +295,11 @@ def read_pages(leaf, table, block: int, lengths, batch: int, shared: int, size: 
     """Gather each row's keys or values [length, KH, D] from its blocks."""
     check(table is not None, "page attention的使能必要条件是block_table存在且有效", None)
     check(table.dtype == torch.int32, "block_table: 数据类型支持int32", table.dtype)
-    check(table.ndim == 2 and len(table) == batch, "block_table必须为二维, 第一维长度需等于B", table.shape)
+    check(
+        table.ndim == 2 and len(table) == batch,
+        "block_table必须为二维, 第一维长度需等于B",
+        table.shape,
+    )
     multiple = 128 <= block <= 512 and block % 128 == 0
     check(multiple, "block_size最小为128, 最大为512, 且要求是128的倍数", block)
     wanted = (leaf.shape[0], block, shared * size)
@@ -302,7 +316,11 @@ def read_pages(leaf, table, block: int, lengths, batch: int, shared: int, size: 
 def attend(query, keys, values, scale: float) -> torch.Tensor:
     """Attend [Q, N, D] over [L, KH, D]; the last query sees the last key, and so backwards."""
     number, length = len(query), len(keys)
-    check(length >= number, "sparse_mode=3, 每个batch actual_seq_lengths_kv-actual_seq_lengths<0", length)
+    check(
+        length >= number,
+        "sparse_mode=3, 每个batch actual_seq_lengths_kv-actual_seq_lengths<0",
+        length,
+    )
     groups = query.shape[1] // keys.shape[1]
     keys, values = (x.float().repeat_interleave(groups, 1) for x in (keys, values))
     scores = torch.einsum("qnd,lnd->nql", query.float(), keys) * scale

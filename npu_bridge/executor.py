@@ -108,7 +108,13 @@ class Executor:
         return state._replace(text=text, cache=cache, drafter=guess), info, scores
 
     def generate(
-        self, engine: Engine, params: Params, state: State, max_rounds: int, min_running: int, _: int
+        self,
+        engine: Engine,
+        params: Params,
+        state: State,
+        max_rounds: int,
+        min_running: int,
+        _: int,
     ) -> tuple[State, StepInfo | None, int]:
         """Run rounds as ``decode.generate`` does, from the host."""
         infos = []

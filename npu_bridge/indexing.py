@@ -79,9 +79,7 @@ def surely(start, most: int) -> bool:
 def gather(eqn, x, indices):
     """Read windows of x that start at given places."""
     dims, shape, batch = eqn.params["dimension_numbers"], shape_of(eqn), shape_of(eqn, 1)[:-1]
-    batching = list(
-        zip(dims.operand_batching_dims, dims.start_indices_batching_dims, strict=True)
-    )
+    batching = list(zip(dims.operand_batching_dims, dims.start_indices_batching_dims, strict=True))
     at = locate(
         indices, batch, shape, eqn.params["slice_sizes"], dims.start_index_map,
         dims.collapsed_slice_dims, batching, eqn.params["mode"],
@@ -107,7 +105,7 @@ def filler(eqn) -> float | int | bool:
     dtype, given = np.dtype(out(eqn).dtype), eqn.params.get("fill_value")
     if given is not None:
         return given
-    if dtype == bool:
+    if dtype.kind == "b":
         return True
     if np.issubdtype(dtype, np.integer):
         bounds = np.iinfo(dtype)

@@ -22,9 +22,9 @@ from jax.extend import core
 from torch import fx
 
 from npu_bridge import indexing  # noqa: F401 (enters its rules)
+from npu_bridge.plans import PLANS
 from npu_bridge.report import Report, Seam
 from npu_bridge.rules import RULES, Refused, aten, call, constant, to_dtype
-from npu_bridge.plans import PLANS
 from npu_bridge.seams import Unfit
 from npu_bridge.tensors import to_torch
 
@@ -193,9 +193,7 @@ class Lowering:
 
     def build(self, closed) -> tuple[fx.Graph, torch.nn.Module, Callable | None]:
         """Interpret the whole jaxpr."""
-        arguments = [
-            self.argument(i, var.aval) for i, var in enumerate(closed.jaxpr.invars)
-        ]
+        arguments = [self.argument(i, var.aval) for i, var in enumerate(closed.jaxpr.invars)]
         constants = [known(const) for const in closed.consts]
         results = self.run(closed.jaxpr, constants, arguments, [True] * len(arguments))
         outputs = [self.on_device(value) for value in results]
@@ -379,7 +377,10 @@ class Lowering:
             if name.startswith(RANDOM):
                 why = "random numbers are made on the host: name the keys in host="
             raise Refused(f"primitive {name!r} of ({shapes}) cannot be lowered: {why}.")
-        if any(value.device is None and is_key(v.aval) for value, v in zip(values, eqn.invars, strict=True)):
+        if any(
+            value.device is None and is_key(v.aval)
+            for value, v in zip(values, eqn.invars, strict=True)
+        ):
             raise Refused(f"primitive {name!r} mixes random keys with what only the device knows.")
         made = RULES[name](eqn, *(self.on_device(value) for value in values))
         return self.with_twins(eqn, values, made if isinstance(made, tuple) else (made,))

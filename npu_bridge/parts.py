@@ -83,7 +83,9 @@ def example(config: ModelConfig, rule: Rule, sizes: Sizes, seed: int = 0) -> Rou
     logits = rng.normal(0, 3, (batch, nodes, vocab_size)).astype(np.float32)
     q = np.exp(logits + rng.normal(0, 0.5, logits.shape))
     q = (q / q.sum(-1, keepdims=True)).astype(np.float32)
-    drafted = np.stack([[rng.choice(vocab_size, p=law / law.sum()) for law in row] for row in q.astype(float)])
+    drafted = np.stack(
+        [[rng.choice(vocab_size, p=law / law.sum()) for law in row] for row in q.astype(float)]
+    )
     root = np.take_along_axis(np.asarray(tokens), np.asarray(lengths)[:, None] - 1, 1)
     chain = jnp.asarray(np.concatenate([root, drafted[:, :-1]], 1), jnp.int32)
     law = jnp.asarray(np.concatenate([np.zeros_like(q[:, :1]), q[:, :-1]], 1))
@@ -98,9 +100,7 @@ def example(config: ModelConfig, rule: Rule, sizes: Sizes, seed: int = 0) -> Rou
     return Round(draft, text, cache, sampling, noise, jnp.asarray(logits))
 
 
-def part(
-    what: str, config: ModelConfig, sizes: Sizes = Sizes(), rule: str = "walk", weights=None
-) -> Part:
+def part(what: str, config: ModelConfig, sizes: Sizes, rule: str = "walk", weights=None) -> Part:
     """Return a part of a target's round; shapes stand for weights that are not given.
 
     Raises ValueError for a part or a rule that there is not.

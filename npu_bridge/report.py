@@ -77,7 +77,9 @@ class Report:
 
     def __str__(self) -> str:
         """Return a page for people."""
-        rows = [f"{self.name} for {self.device}, plan {self.plan}: {sum(self.calls.values())} calls"]
+        rows = [
+            f"{self.name} for {self.device}, plan {self.plan}: {sum(self.calls.values())} calls"
+        ]
         for seam, number in sorted_seams(self.seams):
             what = seam.kernel or f"decomposed: {seam.why}"
             rows.append(f"  {number:5} x {seam.name:<16} {what}")

@@ -19,4 +19,3 @@ def to_jax(value: torch.Tensor) -> jax.Array:
     if not value.numel():
         return jnp.zeros(tuple(value.shape), str(value.dtype).split(".")[1])
     return jnp.from_dlpack(value.detach().cpu().contiguous())
-

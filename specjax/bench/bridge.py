@@ -117,7 +117,7 @@ class Lowered:
         """Time one round."""
         state = rewind(self.setting, self.state)
         start = time.perf_counter()
-        self.state, info = self.executor.step(self.engine, self.params, state)
+        self.state, _ = self.executor.step(self.engine, self.params, state)
         jax.block_until_ready(self.state.text)
         return time.perf_counter() - start
 

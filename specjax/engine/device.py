@@ -56,7 +56,7 @@ def bridge() -> ModuleType:
         import npu_bridge
     except ModuleNotFoundError as missing:
         raise ValueError(
-            f"{' and '.join(map(repr, BRIDGED))} run through npu_bridge, which needs {missing.name}: "
+            f"npu_bridge ({', '.join(map(repr, BRIDGED))}) needs {missing.name}: "
             "pip install 'specjax[bridge]'."
         ) from None
     return npu_bridge

@@ -167,7 +167,7 @@ def test_both_layouts_attend_alike():
 
 @pytest.mark.parametrize("length", [N, 127, 128, 129, 256])
 def test_sparse_mode_3_is_what_verifies_a_chain(length):
-    """Against PyTorch's own attention: the last query sees every key, the one before all but one."""
+    """Against PyTorch's own attention: the last query sees every key, and so backwards."""
     q, k, v = normal(1, N, H, D), normal(1, T, KH, D), normal(1, T, KH, D)
     got, _ = dense(query=q, key=k, value=v, actual_seq_lengths_kv=[length])
     seen = torch.ones(N, length, dtype=torch.bool).tril(length - N)

@@ -48,7 +48,8 @@ def needed(library: Path) -> set[str]:
 def write_stubs(folder: Path) -> tuple[list[str], int]:
     """Compile a stub of every library that is missing; return their paths and the functions."""
     spec = importlib.util.find_spec("torch_npu")
-    assert spec is not None and spec.origin is not None, "torch_npu is not installed"
+    assert spec is not None, "torch_npu is not installed"
+    assert spec.origin is not None
     home = Path(spec.origin).parent
     libraries = [p for p in home.rglob("*.so*") if p.is_file()]
     ours = {p.name for p in libraries}

@@ -14,7 +14,7 @@ from npu_bridge.tensors import to_torch
 from specjax import LLM
 from specjax.bundled import resolve
 from specjax.weights.hf_config import read_config
-from tests.bridge.test_contracts import WRONG, RIGHT
+from tests.bridge.test_contracts import RIGHT, WRONG
 
 pytestmark = pytest.mark.npu_wheel
 NAMES = sorted(snapshot()["schemas"])
