@@ -8,6 +8,7 @@ vllm-ascend does. Lengths are host lists. Nothing here has been executed on hard
 
 import functools
 import operator
+from typing import Any
 
 import torch
 from torch import fx
@@ -125,8 +126,8 @@ def write_pages(lowering, scope, eqn, operands, mine):
     nodes = eqn.invars[1].aval.shape[1]
     require(capacity % BLOCK == 0, f"capacity {capacity} is not a multiple of {BLOCK}")
     ahead = scope.position + 1
-    other = scope.eqns[ahead] if ahead < len(scope.eqns) else None
-    both = other is not None and other.params.get("name") == "write_kv"
+    other: Any = scope.eqns[ahead] if ahead < len(scope.eqns) else eqn
+    both = other is not eqn and other.params.get("name") == "write_kv"
     require(both and other.invars[2] is eqn.invars[2], "no values are written with these keys")
     leaves = [keys, scope.get(other.invars[0]).device]
     lowering.overwrite(leaves[0], mine[0])
@@ -171,8 +172,9 @@ def attention(paged: bool, lowering, scope, eqn, operands, mine):
     require(dtype in HALF, f"{dtype}: the kernel takes float16 and bfloat16")
     require(dtype_of(eqn, 1) == dtype, f"queries are {dtype}, keys {dtype_of(eqn, 1)}")
     require(heads // shared <= 64, f"{heads // shared} query heads per key head: 64 at most")
-    chain = isinstance(mask, fx.Proxy) and lowering.causal.get(mask.node)
-    require(bool(chain), "the mask is not known to be a chain's (a tree's nodes see ancestors)")
+    chain = lowering.causal.get(mask.node) if isinstance(mask, fx.Proxy) else None
+    if chain is None:
+        raise Unfit("the mask is not known to be a chain's (a tree's nodes see ancestors)")
     if paged:
         require(size in (64, 128, 192), f"head_dim {size}: TND takes 64, 128 and 192")
     else:

@@ -237,7 +237,8 @@ def fused_infer_attention_score(
         "sparse_mode 3; 0 with a mask has been reported to err silently",
         sparse_mode,
     )
-    check(atten_mask is not None, "需要传入优化后的atten_mask矩阵(2048*2048)", None)
+    if atten_mask is None:
+        raise ContractViolation("需要传入优化后的atten_mask矩阵(2048*2048) (got None)")
     kinds = (torch.bool, torch.int8, torch.uint8)
     check(atten_mask.dtype in kinds, "atten_mask: 数据类型支持bool、int8和uint8", atten_mask.dtype)
     shapes = [(2048, 2048), (1, 2048, 2048), (1, 1, 2048, 2048)]
@@ -248,7 +249,8 @@ def fused_infer_attention_score(
     shared = num_key_value_heads or num_heads
     check(num_heads % shared == 0, "需要满足num_heads整除num_key_value_heads", (num_heads, shared))
     check(num_heads // shared <= 64, "比值不能大于64", num_heads // shared)
-    check(isinstance(actual_seq_lengths_kv, list | tuple), "必须传入actual_seq_lengths_kv", None)
+    if actual_seq_lengths_kv is None:
+        raise ContractViolation("必须传入actual_seq_lengths_kv (got None)")
     check(input_layout in ("BSND", "TND"), "this bridge uses BSND and TND", input_layout)
     size, lengths = query.shape[-1], list(actual_seq_lengths_kv)
     check(math.isclose(scale, size**-0.5, rel_tol=1e-6), "scale: 公式中d开根号的倒数", scale)

@@ -169,7 +169,7 @@ def known(value) -> Value:
 
 def is_key(aval) -> bool:
     """Whether something is a random key."""
-    return jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key)
+    return jnp.issubdtype(aval.dtype, jax.dtypes.prng_key)
 
 
 class Lowering:
@@ -358,8 +358,8 @@ class Lowering:
 
     def stack(self, column: list[Value]) -> Value:
         """Join what the iterations made."""
-        hosts, host = [value.host for value in column], None
-        if None not in hosts:
+        hosts, host = [value.host for value in column if value.host is not None], None
+        if len(hosts) == len(column):
             host = Deferred(lambda *rows: jnp.stack(rows), tuple(hosts))
         if host is not None and any(value.device is None for value in column):
             return Value(None, host)

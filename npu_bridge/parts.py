@@ -76,7 +76,8 @@ def example(config: ModelConfig, rule: Rule, sizes: Sizes, seed: int = 0) -> Rou
     def fill(leaf):
         return jnp.asarray(rng.standard_normal(leaf.shape, np.float32)).astype(leaf.dtype)
 
-    cache = Cache(*(tuple(map(fill, leaves)) for leaves in cache[:2]), lengths - 1)
+    keys, values = (tuple(map(fill, leaves)) for leaves in (cache.keys, cache.values))
+    cache = Cache(keys, values, lengths - 1)
     tokens = jnp.asarray(rng.integers(0, vocab_size, (batch, capacity)), jnp.int32)
     ones, room = jnp.ones(batch, jnp.int32), capacity - nodes
     text = Text(tokens, ones, lengths, room * ones, RUNNING * ones)
@@ -151,8 +152,8 @@ def on_device(args: Sequence[Any], plan: str, device: str = "cpu") -> Any:
 
     def place_argument(arg):
         if isinstance(arg, Cache):
-            keys, values = (tuple(map(place_leaf, leaves)) for leaves in arg[:2])
-            return Cache(keys, values, place(arg.lengths))
+            leaves: Any = [tuple(map(place_leaf, one)) for one in (arg.keys, arg.values)]
+            return Cache(*leaves, lengths=place(arg.lengths))
         return jax.tree.map(place, arg)
 
     return tuple(map(place_argument, args))

@@ -106,27 +106,25 @@ def plain(target: Callable) -> Callable:
     return lambda eqn, *args: call(target, *args)
 
 
-RULES |= {
-    name: plain(target)
-    for name, target in {
-        "add": torch.add, "add_any": torch.add, "sub": torch.sub, "mul": torch.mul,
-        "neg": torch.neg, "abs": torch.abs, "sign": torch.sign, "floor": torch.floor,
-        "ceil": torch.ceil, "exp": torch.exp, "exp2": torch.exp2, "expm1": torch.expm1,
-        "log": torch.log, "log1p": torch.log1p, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt,
-        "cos": torch.cos, "sin": torch.sin, "tanh": torch.tanh, "logistic": torch.sigmoid,
-        "erf": torch.erf, "square": torch.square, "is_finite": torch.isfinite,
-        "pow": torch.pow, "max": torch.maximum, "min": torch.minimum, "rem": torch.fmod,
-        "lt": torch.lt, "le": torch.le, "gt": torch.gt, "ge": torch.ge, "eq": torch.eq,
-        "ne": torch.ne, "and": torch.bitwise_and, "or": torch.bitwise_or,
-        "xor": torch.bitwise_xor, "not": torch.bitwise_not,
-    }.items()
+SAME: dict[str, Callable] = {
+    "add": torch.add, "add_any": torch.add, "sub": torch.sub, "mul": torch.mul,
+    "neg": torch.neg, "abs": torch.abs, "sign": torch.sign, "floor": torch.floor,
+    "ceil": torch.ceil, "exp": torch.exp, "exp2": torch.exp2, "expm1": torch.expm1,
+    "log": torch.log, "log1p": torch.log1p, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt,
+    "cos": torch.cos, "sin": torch.sin, "tanh": torch.tanh, "logistic": torch.sigmoid,
+    "erf": torch.erf, "square": torch.square, "is_finite": torch.isfinite,
+    "pow": torch.pow, "max": torch.maximum, "min": torch.minimum, "rem": torch.fmod,
+    "lt": torch.lt, "le": torch.le, "gt": torch.gt, "ge": torch.ge, "eq": torch.eq,
+    "ne": torch.ne, "and": torch.bitwise_and, "or": torch.bitwise_or,
+    "xor": torch.bitwise_xor, "not": torch.bitwise_not,
 }  # fmt: skip
+RULES |= {name: plain(target) for name, target in SAME.items()}
 
 
-@rule("optimization_barrier", "stop_gradient", "copy", "copy_p", "reduce_precision")
-def same(eqn, *args):
+@rule("optimization_barrier", "stop_gradient", "copy", "copy_p")
+def same(eqn, *args: Any):
     """Pass on: these say something to XLA only."""
-    return args if len(args) > 1 else args[0]
+    return args[0] if len(args) == 1 else args
 
 
 @rule("round")

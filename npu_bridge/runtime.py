@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+ascend: Any = torch  # has ``npu`` once torch_npu is imported
 DEVICES = {"torch-cpu": "cpu", "npu": "npu"}  # the names LLM takes, and torch's
 REMEDY = (
     "it needs an Ascend NPU with CANN 9.1.0 and torch_npu 2.10.0.post4, 2.11.0 or 2.12.0 with the "
@@ -25,10 +26,10 @@ def open_device(device: str) -> str:
     """Return torch's name of a device. Raises NpuUnavailable; never takes another instead."""
     if device == "npu":
         try:
-            import torch_npu  # noqa: F401 (registers the device)
+            import torch_npu  # noqa: F401 # pyright: ignore[reportMissingImports]
         except (ImportError, OSError) as error:
             raise NpuUnavailable(f"device='npu' cannot be used ({error}): {REMEDY}.") from None
-        if not torch.npu.is_available():
+        if not ascend.npu.is_available():
             raise NpuUnavailable(f"device='npu' cannot be used (no device was found): {REMEDY}.")
     return DEVICES[device]
 
@@ -51,9 +52,9 @@ class Captured:
     def __init__(self, module: torch.nn.Module, operands: Sequence[Any], num_lengths: int):
         self.operands, self.num_lengths = list(operands), num_lengths
         module(*operands)  # compiles and allocates, outside of the capture
-        torch.npu.synchronize()
-        self.graph = torch.npu.NPUGraph()
-        with torch.npu.graph(self.graph, auto_dispatch_capture=True):
+        ascend.npu.synchronize()
+        self.graph = ascend.npu.NPUGraph()
+        with ascend.npu.graph(self.graph, auto_dispatch_capture=True):
             self.results = module(*operands)
 
     def __call__(self, *operands) -> Any:
