@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from npu_bridge.ascend import MOST_TOP_K
 from npu_bridge.lower import Program, lower
 from npu_bridge.runtime import Captured, open_device
 from npu_bridge.tensors import to_jax, to_torch
@@ -163,7 +164,8 @@ class Executor:
             params = params._replace(draft=None)
         args = (params, *state, *extra)
         shapes = tuple(leaf.shape for leaf in jax.tree.leaves((state.text, state.sampling)))
-        key = (chunk, engine, jax.tree.structure(state.sampling), shapes)
+        most = promise(state.sampling)
+        key = (chunk, engine, jax.tree.structure(state.sampling), shapes, most)
         if key not in self.programs:
             self.programs[key] = lower(
                 functools.partial(function, engine),
@@ -172,6 +174,7 @@ class Executor:
                 host=(TEXT, SAMPLING, KEYS) + ((GUESS,) if self.host_drafter else ()),
                 device=self.device,
                 plan=self.plan,
+                most_top_k=most,
                 name=f"a chunk of {chunk}" if chunk else "a round",
             )
         program = self.programs[key]
@@ -216,6 +219,13 @@ def describe(leaf) -> jax.ShapeDtypeStruct:
     if torch.is_tensor(leaf):
         return jax.ShapeDtypeStruct(tuple(leaf.shape), jnp.dtype(str(leaf.dtype).split(".")[1]))
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+
+
+def promise(sampling) -> int | None:
+    """Return a bound of every row's top_k that the fused kernel takes, if there is one."""
+    if sampling.top_k is None or int(np.asarray(sampling.top_k).max()) > MOST_TOP_K:
+        return None
+    return MOST_TOP_K
 
 
 def rest_on_host(leaf: torch.Tensor) -> Any:

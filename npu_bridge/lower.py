@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import torch
 from jax.extend import core
 from torch import fx
@@ -66,7 +65,7 @@ class Program:
     def operands(self, leaves: Sequence[Any]) -> list[Any]:
         """Make the module's operands of the flat arguments; those the host reads are arrays."""
         lists = [
-            [int(one) + extra.offset for one in np.asarray(leaves[extra.argument])]
+            [length + extra.offset for length in leaves[extra.argument].tolist()]
             for extra in self.lengths
         ]
         noise = () if self.noise is None else self.noise(leaves)

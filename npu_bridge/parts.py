@@ -36,6 +36,7 @@ class Sizes(NamedTuple):
     nodes: int = 4
     capacity: int = 256
     window: int = 256
+    length: int | None = None  # committed tokens of every row; None: at random
 
 
 class Part(NamedTuple):
@@ -68,9 +69,10 @@ class Round(NamedTuple):
 def example(config: ModelConfig, rule: Rule, sizes: Sizes, seed: int = 0) -> Round:
     """Draw a round: rows of different lengths, a cache of normal numbers, drafts from a law q."""
     rng = np.random.default_rng(seed)
-    batch, nodes, capacity, window = sizes
+    batch, nodes, capacity, window, length = sizes
     vocab_size, whole = config.vocab_size, min(window, capacity) - nodes
-    lengths = jnp.asarray(rng.integers(2, whole + 1, batch), jnp.int32)
+    drawn = rng.integers(2, whole + 1, batch) if length is None else np.full(batch, length)
+    lengths = jnp.asarray(drawn, jnp.int32)
     cache = build_target(config).init_cache(batch, capacity)
 
     def fill(leaf):
