@@ -34,6 +34,11 @@ def dtype_of(eqn, operand: int) -> torch.dtype:
     return to_dtype(eqn.invars[operand].aval.dtype)
 
 
+def identity(x: Any):
+    """Return what tells a value from others."""
+    return x.node if isinstance(x, fx.Proxy) else id(x)
+
+
 def require(fits: bool, why: str) -> None:
     """Raise Unfit unless a guard holds."""
     if not fits:
@@ -81,7 +86,7 @@ def rotate(lowering, scope, eqn, operands, mine):
     require(size % 2 == 0 and size < 896, f"head_dim {size}: even and below 896 is asked for")
     wide = []
     for half in angles:
-        key = ("wide", half.node, dtype)
+        key = ("wide", identity(half), dtype)
         if key not in lowering.memo:
             both = call(torch.cat, [half, half], -1)
             lowering.memo[key] = cast(call(torch.unsqueeze, both, 2), dtype)
@@ -153,7 +158,7 @@ def physical(leaf):
 
 def flat_slots(lowering, slots, batch: int, capacity: int):
     """Number the slots of all rows: row b has b T ... b T + T - 1."""
-    key = ("slots", slots.node, capacity)
+    key = ("slots", identity(slots), capacity)
     if key not in lowering.memo:
         first = torch.arange(batch, dtype=torch.int32)[:, None] * capacity
         lowering.memo[key] = call(torch.add, slots, first)

@@ -5,10 +5,14 @@ saying which operands may be overwritten. It returns the results and the kernel'
 raises Unfit with the reason: then the decomposition is lowered.
 """
 
+import math
+
 import torch
 from torch.nn import functional
 
-from npu_bridge.rules import aten, call, cast, to_dtype
+from npu_bridge.rules import aten, call, cast, out, to_dtype
+
+SKINNY_ROWS = 32
 
 
 class Unfit(Exception):
@@ -36,6 +40,22 @@ def literal(eqn, primitive: str) -> float:
 def linear(lowering, scope, eqn, operands, mine):
     """Multiply by a stored matrix."""
     return (call(functional.linear, *operands),), "linear"
+
+
+def skinny_linear(lowering, scope, eqn, operands, mine):
+    """Multiply by a stored matrix, from its side where a CPU's rows are few.
+
+    24 products of 768 x 2048 with 4 rows in float32 take 4.5 ms as ``weight @ columns`` and
+    15.1 ms as ``linear`` (one core and more were busy elsewhere); in bfloat16 6.4 and 4.5.
+    """
+    x, weight, *bias = operands
+    *lead, size = eqn.invars[0].aval.shape
+    rows, width = math.prod(lead), eqn.invars[1].aval.shape[0]
+    if to_dtype(out(eqn).dtype) != torch.float32 or rows > SKINNY_ROWS:
+        return linear(lowering, scope, eqn, operands, mine)
+    columns = call(torch.t, call(torch.reshape, x, [rows, size]))
+    y = call(torch.reshape, call(torch.t, call(torch.mm, weight, columns)), [*lead, width])
+    return (call(torch.add, y, bias[0]) if bias else y,), "weight @ columns"
 
 
 def rms_norm(lowering, scope, eqn, operands, mine):
@@ -75,7 +95,7 @@ def write_kv(lowering, scope, eqn, operands, mine):
 
 
 TORCH = {
-    "linear": linear,
+    "linear": skinny_linear,
     "rms_norm": rms_norm,
     "swiglu": swiglu,
     "attention": attention,

@@ -36,7 +36,6 @@ DRAFT: dict = {"model": "draft", "num_speculative_tokens": 3}
 WAYS = {
     "ngram": (NGRAM, RICH),
     "suffix": ({"method": "suffix", "num_speculative_tokens": 3}, GREEDY),
-    "coupled": (DRAFT | {"draft_sample_method": "coupled"}, WARM),
     "probabilistic": (DRAFT | {"draft_sample_method": "probabilistic"}, WARM),
 }
 

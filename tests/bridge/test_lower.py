@@ -229,10 +229,10 @@ def test_a_program_exports_and_compiles_as_one_graph(plan):
     wanted = jax.tree.leaves(program(*on_device(one.args, plan)))
     operands = program.operands(jax.tree.leaves(on_device(one.args, plan)))
     exported = program.export(*on_device(one.args, plan))
-    for run in (
-        exported.module(),
-        torch.compile(program.module, fullgraph=True, backend="aot_eager"),
-    ):
+    # AOTAutograd takes no custom operator that returns its own input, as npu_scatter_nd_update_
+    backend = "eager" if plan == "npu" else "aot_eager"
+    compiled = torch.compile(program.module, fullgraph=True, backend=backend)
+    for run in (exported.module(), compiled):
         with torch.no_grad():
             fresh = program.operands(jax.tree.leaves(on_device(one.args, plan)))
             made = run(*fresh)
