@@ -15,7 +15,7 @@ from torch import fx
 
 from npu_bridge.rules import aten, call, cast, to_dtype
 from npu_bridge.schemas import define
-from npu_bridge.seams import Unfit, linear, literal
+from npu_bridge.seams import Unfit, identity, linear, literal
 
 BLOCK = 128  # slots of a block of a paged cache
 MASK = 2048  # the side of the causal mask of sparse_mode 3
@@ -32,11 +32,6 @@ def npu(name: str):
 def dtype_of(eqn, operand: int) -> torch.dtype:
     """Return an operand's dtype."""
     return to_dtype(eqn.invars[operand].aval.dtype)
-
-
-def identity(x: Any):
-    """Return what tells a value from others."""
-    return x.node if isinstance(x, fx.Proxy) else id(x)
 
 
 def require(fits: bool, why: str) -> None:

