@@ -19,6 +19,7 @@ from specjax.cli.audit import audit
 from specjax.cli.bench import bench
 from specjax.cli.errors import DEBUG, plainly
 from specjax.cli.explain import explain
+from specjax.cli.extract import extract
 from specjax.cli.lower import certify, lower
 from specjax.cli.oracle import oracle
 from specjax.cli.theory import theory
@@ -37,6 +38,7 @@ app.add_typer(bench, name="bench")
 app.add_typer(oracle, name="oracle")
 app.add_typer(theory, name="theory")
 app.command()(explain)
+app.command()(extract)
 app.command()(lower)
 app.command()(certify)
 

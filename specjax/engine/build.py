@@ -10,11 +10,13 @@ from specjax.bundled import resolve
 from specjax.config import FeatureConfig, MedusaConfig, ModelConfig, SpeculatorConfig
 from specjax.drafters.draft_model import draft_model
 from specjax.drafters.feature import feature
+from specjax.drafters.hidden_states import hidden_states
 from specjax.drafters.ngram import ngram
 from specjax.drafters.none import none
 from specjax.drafters.stages import staged
 from specjax.drafters.suffix import suffix
 from specjax.drafters.translated import Bilingual, Dictionary, translated
+from specjax.engine import extraction
 from specjax.engine.corpus import Corpus
 from specjax.engine.device import shard
 from specjax.engine.rule_options import LOSSY
@@ -102,7 +104,12 @@ def build_engine(
     """Choose drafter and rule."""
     if config is None:
         return Engine(build_target(target.config), none, walk, window=0)
-    taps = ()
+    taps = config.layers
+    if taps:
+        size, dtype = target.config.hidden_size, target.config.dtype
+        extraction.check_layers(taps, target.config.num_layers)
+        drafter = hidden_states(len(taps), size, dtype)
+        return Engine(build_target(target.config, taps), drafter, walk, window=0)
     if isinstance(draft, Head) and isinstance(draft.config, FeatureConfig):
         taps = draft.config.taps
     model = build_target(target.config, taps)

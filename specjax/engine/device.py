@@ -71,8 +71,8 @@ def choose_driver(device: str, params: Params, *, host_drafter: bool) -> tuple[D
     return driver, executor.place_params(params)
 
 
-def choose_dtype(dtype: str, device: str, mesh: Mesh) -> str:
-    """Return what to load weights as: float32 rather than the checkpoint's own on a CPU."""
+def choose_dtype(dtype: str, mesh: Mesh, device: str = "auto") -> str:
+    """Return the dtype to compute in: "auto" is float32 on CPUs, elsewhere the checkpoint's."""
     on_cpu = mesh.devices.flat[0].platform == "cpu" and device != "npu"
     return "float32" if dtype == "auto" and on_cpu else dtype
 

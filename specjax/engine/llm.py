@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from specjax.engine.build import (
     load,
     match,
 )
+from specjax.engine.connector import read_connector, transfer_params
 from specjax.engine.corpus import follow
 from specjax.engine.device import check_divisible, choose_devices, choose_driver, choose_dtype
 from specjax.engine.intake import Prompt
@@ -53,6 +55,8 @@ class LLM:
         tensor_parallel_size: devices that share the weights.
         device: "auto", or a jax platform: "cpu", "gpu", "tpu"; or, by npu_bridge, "npu" (Ascend)
             or "torch-cpu" (the same program in torch, on the CPU).
+        kv_transfer_config: where method "extract_hidden_states" saves; each output's
+            ``kv_transfer_params["hidden_states_path"]`` then names a file.
 
     The text never depends on the drafter (same seed, same text), unless
     ``draft_sample_method="probabilistic"`` asks for rejection sampling or
@@ -65,7 +69,7 @@ class LLM:
         model: str | Path = "bundled",
         *,
         tokenizer: str | Path | None = None,
-        speculative_config: Mapping[str, Any] | str | None = None,
+        speculative_config: Mapping[str, Any] | str | SpeculativeConfig | None = None,
         dtype: str = "auto",
         max_model_len: int | None = None,
         max_num_seqs: int = 8,
@@ -73,6 +77,7 @@ class LLM:
         tensor_parallel_size: int = 1,
         device: str = "auto",
         quantization: str | None = None,
+        kv_transfer_config: Mapping[str, Any] | str | None = None,
         **options: Any,
     ):
         legacy = translate_legacy(options, speculative_config)
@@ -89,7 +94,8 @@ class LLM:
         mesh = choose_devices(device, tensor_parallel_size)
         given = legacy or speculative_config
         self.speculative_config = None if given is None else SpeculativeConfig.from_dict(given)
-        dtype = choose_dtype(dtype, device, mesh)
+        self.connector = read_connector(kv_transfer_config, self.speculative_config)
+        dtype = choose_dtype(dtype, mesh, device)
         target, draft = self._describe(model, tokenizer, dtype, max_model_len)
         for described in (target, draft):
             if isinstance(described, Model):
@@ -122,7 +128,7 @@ class LLM:
         self.engine = build_engine(target, draft, self.speculative_config)
         self.corpus = build_corpus(self.speculative_config)
         self.driver, self.params = choose_driver(
-            device, load(target, draft, mesh), host_drafter=draft is None
+            device, load(target, draft, mesh), host_drafter=draft is None and not self.connector
         )
         self.counters = SpecDecodeCounters.zeros(self.engine.drafter.depth)
         self.num_requests = 0
@@ -152,7 +158,8 @@ class LLM:
         total = sum(len(requests) for _, requests in batch)
         recorder = None if trace is None else Recorder(Path(trace), number, batch)
         max_rounds = loop.HISTORY if recorder is None else 1
-        for sample in self._run([r for _, requests in batch for r in requests], max_rounds):
+        everything = [request for _, requests in batch for request in requests]
+        for sample in self._run(everything, number, max_rounds):
             if recorder is not None:
                 recorder.see(sample.progress)
             if sample.progress.finish_reason is not None:
@@ -177,10 +184,10 @@ class LLM:
         self, prompt: Prompt, sampling_params: SamplingParams | None = None
     ) -> Iterator[Sample]:
         """Complete one prompt round by round; yields the same ``Sample`` as it grows."""
-        ((_, requests),) = self._read(prompt, sampling_params)
+        number, ((_, requests),) = self.num_requests, self._read(prompt, sampling_params)
         if len(requests) > 1:
             raise ValueError(f"stream completes one sample, got n={len(requests)}: use generate.")
-        yield from self._run(requests, max_rounds=1)
+        yield from self._run(requests, number, max_rounds=1)
 
     def chat(
         self,
@@ -250,6 +257,11 @@ class LLM:
         if sampling_params is None:
             sampling_params = self.get_default_sampling_params()
         pairs = intake.pair(prompts, sampling_params)
+        for _, params in pairs:
+            if self.connector is not None:
+                self.connector.check(params)
+            elif transfer_params(params):
+                raise ValueError(f"extra_args={params.extra_args!r} needs kv_transfer_config.")
         batch = [
             (prompt, intake.requests(self.intake, prompt, params, self.num_requests + i))
             for i, (prompt, params) in enumerate(pairs)
@@ -257,8 +269,13 @@ class LLM:
         self.num_requests += len(batch)
         return batch
 
-    def _run(self, requests: list[Request], max_rounds: int = loop.HISTORY) -> Iterator[Sample]:
-        """Drive the loop, keep each request's transcript, and count what was drafted."""
+    def _run(
+        self, requests: list[Request], number: int, max_rounds: int = loop.HISTORY
+    ) -> Iterator[Sample]:
+        """Drive the loop, keep each request's transcript, and count what was drafted.
+
+        ``number`` is the first request's, for the names of files.
+        """
         engine = self.engine._replace(
             num_logprobs=most(request.params.logprobs for request in requests),
             num_prompt_logprobs=most(request.params.prompt_logprobs for request in requests),
@@ -284,6 +301,7 @@ class LLM:
             max_num_seqs=self.max_num_seqs,
             watch=watch,
             learn=learn,
+            export=None if self.connector is None else partial(self.connector.save, number),
             max_rounds=max_rounds,
             driver=self.driver,
         ):

@@ -6,7 +6,7 @@ once per (layout, slots, capacity, window).
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -62,6 +62,7 @@ class Progress:
     tokens: list[int] = field(default_factory=list)  # of all rounds, kept: every round asks
     prompt_logprobs: list[Any] = field(default_factory=list)
     finish_reason: Literal["stop", "length"] | None = None
+    kv_transfer_params: Mapping[str, str] | None = None  # what ``Export`` returned
 
     def cut(self, num_tokens: int) -> None:
         """Keep the first ``num_tokens`` output tokens and the rounds that made them."""
@@ -78,6 +79,7 @@ class Progress:
 
 Watch = Callable[[Progress], int | None]  # how many output tokens to keep, if it should stop
 Learn = Callable[[Progress], Any]  # what the drafter's parameters are from now on
+Export = Callable[[Progress, Any], Mapping[str, str]]  # a finished row's drafter state, saved
 
 
 def run(
@@ -88,6 +90,7 @@ def run(
     max_num_seqs: int,
     watch: Watch | None = None,
     learn: Learn | None = None,
+    export: Export | None = None,
     max_rounds: int = HISTORY,
     driver: Driver = XLA,
 ) -> Iterator[Progress]:
@@ -95,7 +98,7 @@ def run(
 
     First come, first served: a slot is refilled as soon as it is free. ``engine.window``
     is set here. ``watch`` sees each request that has grown and may stop it; then ``learn`` sees
-    it, and may give the drafter other parameters.
+    it, and may give the drafter other parameters. ``export`` sees those that have finished.
     """
     if not requests:
         return
@@ -112,6 +115,7 @@ def run(
             progress = waiting.popleft()
             one = read_prompt(engine, params, progress, shape, capacity, driver)
             settle(progress, int(one.text.reason[0]), watch)
+            hand_over(progress, one, 0, export)
             params = params if learn is None else params._replace(draft=learn(progress))
             yield progress
             if progress.finish_reason is None:
@@ -128,6 +132,7 @@ def run(
         for slot, progress in list(live.items()):
             unpack(progress, slot, text.tokens[slot], infos, int(rounds))
             settle(progress, int(text.reason[slot]), watch)
+            hand_over(progress, state, slot, export)
             params = params if learn is None else params._replace(draft=learn(progress))
             yield progress
             if progress.finish_reason is not None:
@@ -205,6 +210,13 @@ def settle(progress: Progress, reason: int, watch: Watch | None) -> None:
     if keep is not None:
         progress.cut(keep)
         progress.finish_reason = "stop"
+
+
+def hand_over(progress: Progress, state: State, slot: int, export: Export | None) -> None:
+    """Show a finished request's row of the drafter's state to whoever saves it."""
+    if export is not None and progress.finish_reason is not None:
+        row = jax.tree.map(lambda leaf: leaf[slot], state.drafter)
+        progress.kv_transfer_params = export(progress, row)
 
 
 def stop(state: State, slot: int) -> State:

@@ -23,7 +23,8 @@ class SamplingParams:
     64-bit two's complement, so it lies in 0 .. 2**64 - 1. Sample i of ``n`` uses seed + i.
 
     ``min_tokens`` counts tokens before an EOS, a stop token or a stop string may end the text.
-    ``max_tokens`` None means as many as the context holds.
+    ``max_tokens`` None means as many as the context holds. ``extra_args`` are for
+    extract_hidden_states (``engine.connector``).
 
     Raises:
         ValueError: a value is of the wrong type or outside its range; the message has both.
@@ -53,6 +54,7 @@ class SamplingParams:
     spaces_between_special_tokens: bool = True
     logit_bias: Mapping[int, float] | None = field(default=None, hash=False)
     allowed_token_ids: Sequence[int] | None = None
+    extra_args: Mapping[str, Any] | None = field(default=None, hash=False)
 
     def __post_init__(self):
         self._normalize()
@@ -153,6 +155,8 @@ class SamplingParams:
         if self.allowed_token_ids is not None:
             ids = _token_ids("allowed_token_ids", self.allowed_token_ids)
             self._set("allowed_token_ids", _unique(ids))
+        if self.extra_args is not None and not isinstance(self.extra_args, Mapping):
+            raise ValueError(f"extra_args must be a mapping, got {self.extra_args!r}.")
         if self.logit_bias is not None:
             self._set("logit_bias", _bias(self.logit_bias))
 

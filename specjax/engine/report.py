@@ -47,6 +47,7 @@ def request_output(
         prompt_logprobs=prompt_logprobs,
         outputs=[completion(i, one, tokenizer, depth) for i, one in enumerate(samples)],
         finished=True,
+        kv_transfer_params=first.kv_transfer_params,
     )
 
 

@@ -6,19 +6,18 @@ import math
 import os
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, no_type_check
 
+from specjax.engine import extraction
 from specjax.engine.rule_options import RULES, posterior, synthetic_rates
 from specjax.files import read_json_object
 
 HEADS = ("eagle", "eagle3", "mtp", "medusa", "mlp_speculator")
-MODEL_FREE = ("ngram", "suffix")
+MODEL_FREE = ("ngram", "suffix", extraction.METHOD)
 METHODS = (*MODEL_FREE, "draft_model", *HEADS)
-LATER_METHODS = (  # known by name, refused in this version
-    "extract_hidden_states", "custom_class", "ngram_gpu",
-)  # fmt: skip
+LATER_METHODS = ("custom_class", "ngram_gpu")  # known by name, refused in this version
 CHOICES = {
     "rejection_sample_method": RULES,
     "draft_sample_method": ("greedy", "probabilistic", "coupled"),
@@ -41,7 +40,6 @@ ONLY_OFF = {
     "parallel_drafting": (None, False),
     "kv_cache_dtype": (None, "auto"),
     "enable_adaptive_verification": (None, False),
-    "draft_model_config": (None,),
 }
 
 
@@ -85,21 +83,27 @@ class SpeculativeConfig:
     posterior_alpha: float | None = None
     draft_sample_method: str = "greedy"
     disable_padded_drafter_batch: bool = False
+    draft_model_config: Mapping[str, Any] | None = field(default=None, hash=False)
 
     def __post_init__(self):
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value is None and field.default is not MISSING:
-                value = field.default
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if value is None and one.default is not MISSING:
+                value = one.default
             if value is not None:
-                value = _parse(field.name, _kind(field.type), value)
-            object.__setattr__(self, field.name, value)
+                value = _parse(one.name, _kind(one.type), value)
+            object.__setattr__(self, one.name, value)
         object.__setattr__(self, "method", _resolve_method(self.method, self.model))
         if self.method == "suffix":
             self._complete_suffix()
+        elif self.num_speculative_tokens is None and self.model is not None:
+            depth = draft_facts(self.model).get("n_predict")  # an MLP speculator's stages
+            object.__setattr__(self, "num_speculative_tokens", depth)
         self._check_numbers()
         if self.method == "ngram":
             self._complete_ngram()
+        elif self.method == extraction.METHOD:
+            self._complete_extraction()
         elif self.model is None and self.method != "mtp":  # whose layers are the target's
             what = "draft model" if self.method == "draft_model" else "head"
             raise ValueError(
@@ -127,14 +131,8 @@ class SpeculativeConfig:
         """
         if isinstance(config, cls):
             return config
-        if isinstance(config, str):
-            try:
-                config = json.loads(config)
-            except json.JSONDecodeError as error:
-                raise ValueError(f"speculative_config is not valid JSON: {error}.") from None
-        if not isinstance(config, Mapping):
-            raise ValueError(f"speculative_config must be a mapping of options, got {config!r}.")
-        known = [field.name for field in fields(cls)]
+        config = read_mapping("speculative_config", config)
+        known = [one.name for one in fields(cls)]
         if config.get("tensor_parallel_size") is not None:
             raise ValueError(
                 "'tensor_parallel_size' is not a valid argument in the speculative_config. "
@@ -155,6 +153,12 @@ class SpeculativeConfig:
         warn_inert("speculative_config options", [key for key in config if key in INERT])
         return result
 
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Return the layers that "extract_hidden_states" saves, ascending; () for any other."""
+        said = self.draft_model_config
+        return () if said is None else extraction.read_layers(said)
+
     def check_tensor_parallel(self, tensor_parallel_size: int) -> None:
         """Check the draft's tensor parallelism against the target's.
 
@@ -171,8 +175,8 @@ class SpeculativeConfig:
     def _check_numbers(self):
         if self.num_speculative_tokens is None:
             raise ValueError(
-                "num_speculative_tokens must be provided with speculative model: "
-                "add it to the speculative_config."
+                "num_speculative_tokens must be provided with speculative model unless its "
+                "config.json has n_predict: add it to the speculative_config."
             )
         if self.num_speculative_tokens <= 0:
             raise ValueError(
@@ -214,6 +218,23 @@ class SpeculativeConfig:
             depth = self.suffix_decoding_max_tree_depth
             object.__setattr__(self, "num_speculative_tokens", depth)
 
+    def _complete_extraction(self):
+        if self.model not in (None, extraction.METHOD):
+            raise ValueError(
+                f"method={extraction.METHOD!r} takes no draft model, got model={self.model!r}: "
+                "remove it."
+            )
+        object.__setattr__(self, "model", extraction.METHOD)
+        extraction.check_options(
+            self.num_speculative_tokens, self.draft_sample_method, self.rejection_sample_method
+        )
+        if self.disable_padded_drafter_batch:
+            raise ValueError(
+                f"disable_padded_drafter_batch is not supported with {extraction.METHOD} method."
+            )
+        layers = extraction.read_layers(self.draft_model_config)
+        object.__setattr__(self, "draft_model_config", {"hf_config": {extraction.IDS: layers}})
+
     def _check_schedule(self):
         """Check [[low, high, k], ...]: batch sizes low .. high draft k tokens."""
         previous = 0
@@ -244,6 +265,11 @@ class SpeculativeConfig:
     def _refuse_what_is_missing(self):
         if self.use_heterogeneous_vocab and self.method != "draft_model":
             raise ValueError("use_heterogeneous_vocab only works with method='draft_model'.")
+        if self.draft_model_config is not None and self.method != extraction.METHOD:
+            raise ValueError(
+                f"draft_model_config only works with method={extraction.METHOD!r}, got "
+                f"{dict(self.draft_model_config)!r}: remove it."
+            )
         if self.num_speculative_tokens_per_batch_size is not None:
             raise ValueError(
                 "num_speculative_tokens_per_batch_size is not in this version of specjax: "
@@ -251,13 +277,33 @@ class SpeculativeConfig:
             )
 
 
+def draft_facts(model: str) -> dict[str, Any]:
+    """Return a draft folder's config.json; nothing if ``model`` is no folder with one."""
+    path = Path(model) / "config.json"
+    return read_json_object(path) if path.is_file() else {}
+
+
+def read_mapping(what: str, config: Any) -> Mapping[str, Any]:
+    """Return options given as a mapping or as its JSON text.
+
+    Raises ValueError, naming ``what`` they are, if they are neither.
+    """
+    if isinstance(config, str):
+        try:
+            config = json.loads(config)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{what} is not valid JSON: {error}.") from None
+    if not isinstance(config, Mapping):
+        raise ValueError(f"{what} must be a mapping of options, got {config!r}.")
+    return config
+
+
 def infer_method(model: str) -> str:
     """Infer the method from a draft folder: its config.json first, then vLLM's naming rule.
 
     A `model` that is no folder, or whose config.json says nothing special, is a draft model.
     """
-    path = Path(model) / "config.json"
-    config = read_json_object(path) if path.is_file() else {}
+    config = draft_facts(model)
     kind = str(config.get("model_type") or "")
     architectures = " ".join(str(name) for name in config.get("architectures") or ())
     if kind == "medusa" or "Medusa" in architectures:
@@ -316,6 +362,7 @@ KINDS = {
     "str": "a string",
     "Sequence[float]": "a list of numbers",
     "Sequence[Sequence[int]]": "a list of [low, high, num_speculative_tokens]",
+    "Mapping[str, Any]": "a mapping",
 }
 
 
@@ -332,6 +379,8 @@ def _parse(name: str, kind: str, value: Any) -> Any:
             items = json.loads(value) if isinstance(value, str) else value
             item_kind = kind.removeprefix("Sequence[")[:-1]
             return tuple(_parse(name, item_kind, item) for item in items)
+        if kind.startswith("Mapping"):
+            return dict(read_mapping(name, value))
         if kind == "bool":
             return {"true": True, "1": True, "false": False, "0": False}[str(value).lower()]
         if kind == "str":

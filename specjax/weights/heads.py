@@ -69,6 +69,11 @@ def parse_eagle(raw: Raw, target: ModelConfig) -> FeatureConfig:
     return FeatureConfig(kind="eagle", block=block, target_size=block.hidden_size)
 
 
+def usual_taps(num_layers: int) -> tuple[int, ...]:
+    """Return the layers that EAGLE-3 taps unless its head says otherwise."""
+    return tuple(sorted({2, num_layers // 2, num_layers - 3}))
+
+
 def parse_eagle3(raw: Raw, target: ModelConfig) -> FeatureConfig:
     """Read an EAGLE-3 head's config."""
     own = raw.get("eagle_config") or {}
@@ -78,7 +83,7 @@ def parse_eagle3(raw: Raw, target: ModelConfig) -> FeatureConfig:
     if block.num_layers != 1:
         raise ValueError(f"num_hidden_layers must be 1, got {block.num_layers}")
     ids, depth = raw.get("eagle_aux_hidden_state_layer_ids"), target.num_layers
-    ids = ids or own.get("eagle_aux_hidden_state_layer_ids") or (2, depth // 2, depth - 3)
+    ids = ids or own.get("eagle_aux_hidden_state_layer_ids") or usual_taps(depth)
     taps = tuple(sorted(set(ids)))
     if not all(isinstance(i, int) and 0 <= i < depth for i in taps):
         raise ValueError(f"it taps layers {list(taps)} of a target that has {depth}")

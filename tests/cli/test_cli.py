@@ -39,7 +39,7 @@ def test_help_is_immediate_and_lists_every_command():
     assert time.perf_counter() - start < 30  # ~0.3 s on an idle machine
     result = invoke("--help")
     assert result.exit_code == 0
-    for command in ("demo", "generate", "train", "convert", "doctor", "bench", "audit"):
+    for command in ("demo", "generate", "extract", "train", "convert", "doctor", "bench", "audit"):
         assert command in result.output
 
 

@@ -77,6 +77,7 @@ def test_strings_of_a_command_line_parse_to_the_field_s_type():
         ({**NGRAM, "num_speculative_tokens": True}, "must be an integer, got True"),
         ({**NGRAM, "num_speculative_tokens": "three"}, "must be an integer, got 'three'"),
         ({**NGRAM, "num_speculative_tokens": 2.5}, "must be an integer, got 2.5"),
+        ({**NGRAM, "draft_model_config": {}}, "only works with method='extract_hidden_states'"),
         ({**NGRAM, "prompt_lookup_min": 0}, "prompt_lookup_min=0 must be >= 1"),
         (
             {**NGRAM, "prompt_lookup_min": 5, "prompt_lookup_max": 4},
@@ -149,9 +150,9 @@ def test_heads_need_a_folder_and_mtp_layers_are_the_targets_own(method):
         assert SpeculativeConfig(method=name, num_speculative_tokens=1).method == "mtp"
 
 
-@pytest.mark.parametrize("method", ["extract_hidden_states"])
-def test_methods_of_the_guides_are_known_by_name_and_refused(method):
-    config = {"method": method, "num_speculative_tokens": 1, "draft_model_config": {}}
+@pytest.mark.parametrize("method", ["custom_class", "ngram_gpu"])
+def test_methods_of_vllm_are_known_by_name_and_refused(method):
+    config = {"method": method, "num_speculative_tokens": 1}
     with pytest.raises(ValueError, match=f"'{method}' is not in this version of specjax"):
         SpeculativeConfig.from_dict(config)
 
@@ -198,3 +199,8 @@ def test_a_broken_draft_config_is_named(tmp_path):
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ValueError, match=r"config\.json is not valid JSON"):
         SpeculativeConfig(model=str(tmp_path), num_speculative_tokens=1)
+
+
+def test_an_mlp_speculators_config_says_how_many_tokens_it_drafts(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "mlp_speculator", "n_predict": 4}')
+    assert SpeculativeConfig.from_dict({"model": str(tmp_path)}).num_speculative_tokens == 4

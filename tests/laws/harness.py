@@ -13,6 +13,7 @@ from specjax import sampling as s
 from specjax.config import FeatureConfig, MedusaConfig, ModelConfig, SpeculatorConfig
 from specjax.drafters.draft_model import draft_model
 from specjax.drafters.feature import feature
+from specjax.drafters.hidden_states import hidden_states
 from specjax.drafters.ngram import ngram
 from specjax.drafters.none import none
 from specjax.drafters.stages import staged
@@ -292,6 +293,7 @@ CHAINS = {  # N = 5 for all of them
     **{name: chain_of(*head) for name, head in HEADS.items()},
 }
 PLAIN = none
+LISTENER = hidden_states(len(TAPS), TINY.hidden_size, TINY.dtype)
 CHAIN = (0, 0, 1, 2, 3)
 TREES = {
     "bush": (0, 0, 0, 0, 1, 1, 2, 4, 4, 7),

@@ -11,7 +11,7 @@ from specjax.verify.walk import walk
 from tests.laws import harness as h
 
 DRAFTERS = {"none": h.PLAIN, "draft_model": h.CHAINS["draft_model greedy"]}
-DRAFTERS["eagle"] = h.CHAINS["eagle"]
+DRAFTERS |= {"eagle": h.CHAINS["eagle"], "listener": h.LISTENER}
 DRAFTERS["tree"] = h.guided(h.TREES["bush"])
 
 

@@ -110,6 +110,19 @@ def test_observe_leaves_the_suffix_index_where_one_long_read_would(chunk):
     jax.tree.map(np.testing.assert_array_equal, again, fresh)
 
 
+def test_a_listener_writes_down_what_one_pass_would_and_leaves_the_text():
+    """6 and 1: the taps of every token but the last, and nothing past them."""
+    rows = h.random_rows(4, seed=31)
+    result = h.run(h.LISTENER, rows, lean=True)
+    assert result.tokens == h.run(h.PLAIN, rows, lean=True).tokens
+    text, heard = result.state.text, np.asarray(result.state.drafter)
+    shown, _ = jax.jit(one_pass)(h.weights().target, text.tokens)
+    for b, length in enumerate(np.asarray(text.lengths)):
+        expected = np.asarray(shown.taps)[b, : length - 1]
+        np.testing.assert_allclose(heard[b, : length - 1], expected, atol=2e-5)
+        assert not heard[b, length - 1 :].any()
+
+
 def test_observing_twice_changes_nothing():
     """6: observe sets its length from what it is told, so it is idempotent."""
     rows = h.random_rows(4, seed=32)

@@ -1,16 +1,13 @@
 """Hidden states that vLLM saves: the residual stream of our decoder, layer by layer."""
 
 import base64
+from pathlib import Path
 
-import jax.numpy as jnp
 import numpy as np
-from safetensors.numpy import load_file
 
+from specjax import LLM, SamplingParams
 from specjax.audit.philox import Noise
-from specjax.models.build import build_target
-from specjax.topology import causal
-from specjax.weights.hf_config import read_config
-from specjax.weights.load import load_params
+from specjax.weights.hidden_states import HiddenStates, read_hidden_states
 
 LAYERS, VOCAB, NUM_PROMPTS, LENGTH = (0, 3, 7), 256, 3, 24
 
@@ -24,6 +21,11 @@ def pack(array: np.ndarray) -> dict:
 def unpack(packed: dict) -> np.ndarray:
     """Read what ``pack`` wrote."""
     return np.frombuffer(base64.b64decode(packed["float32"]), np.float32).reshape(packed["shape"])
+
+
+def read(kv_transfer_params: dict) -> HiddenStates:
+    """Read what an output says was saved."""
+    return read_hidden_states(Path(kv_transfer_params["hidden_states_path"]))
 
 
 def test_tapped_layers_are_vllms(vllm, checkpoints, compared, tmp_path):
@@ -47,29 +49,34 @@ def test_tapped_layers_are_vllms(vllm, checkpoints, compared, tmp_path):
     }
 
     def keep(answer: dict) -> dict:
-        saved = [output["kv_transfer_params"] for output in answer["outputs"]]
-        saved = [load_file(one["hidden_states_path"]) for one in saved]
+        saved = [read(output["kv_transfer_params"]) for output in answer["outputs"]]
         return {
-            "token_ids": [one["token_ids"].tolist() for one in saved],
-            "hidden_states": [pack(one["hidden_states"]) for one in saved],
+            "token_ids": [one.token_ids.tolist() for one in saved],
+            "hidden_states": [pack(one.hidden_states) for one in saved],
         }
 
     theirs = vllm("hidden_states", job, keep)
-    config, _ = read_config(checkpoints["cycle/target"], dtype="float32")
-    target = build_target(config, LAYERS)
-    params, worst = load_params(checkpoints["cycle/target"], config), 0.0
-    for prompt, ids, saved in zip(
-        prompts, theirs["token_ids"], theirs["hidden_states"], strict=True
+    llm = LLM(
+        checkpoints["cycle/target"],
+        speculative_config=job["speculative_config"],
+        **job["engine"],
+    )
+    outputs = llm.generate(
+        [{"prompt_token_ids": prompt} for prompt in prompts],
+        SamplingParams(**job["sampling_params"]),
+        use_tqdm=False,
+    )
+    worst = 0.0
+    for output, ids, saved in zip(
+        outputs, theirs["token_ids"], theirs["hidden_states"], strict=True
     ):
-        assert ids == prompt
-        positions, cache = jnp.arange(LENGTH)[None], target.init_cache(1, LENGTH)
-        output, _ = target.forward(
-            params, jnp.asarray([prompt]), positions, causal(LENGTH), cache, LENGTH
-        )
-        expected, found = np.asarray(output.taps[0]), unpack(saved)
-        assert found.shape == expected.shape == (LENGTH, len(LAYERS), config.hidden_size)
-        worst = max(worst, float(np.abs(found - expected).max() / np.abs(expected).max()))
-    assert worst < 1e-5
+        ours, found = read(output.kv_transfer_params), unpack(saved)
+        assert ours.token_ids.dtype == np.int64
+        assert ours.token_ids.tolist() == ids == output.prompt_token_ids
+        assert ours.hidden_states.dtype == np.float32
+        assert ours.hidden_states.shape == found.shape
+        worst = max(worst, float(np.abs(ours.hidden_states - found).max() / np.abs(found).max()))
+    assert worst < 1e-6
     compared(
         f"hidden states of layers {LAYERS}",
         "vLLM's extract_hidden_states",
