@@ -109,7 +109,7 @@ for plan, one in programs.items():
     rows.append(Lowered(plan, kernels, sum(report.calls.values())))
 ratios, axes = lowered_calls(rows)
 assert ratios[0] > 3  # primitives alone need several times the calls
-assert min(ratios[2:]) == 1  # Ascend's kernels need the fewest
+assert max(ratios[1:]) < 1.5  # with kernels of whichever library, about as many as each other
 axes.get_figure()
 
 # %% [markdown]

@@ -155,7 +155,7 @@ def on_device(args: Sequence[Any], plan: str, device: str = "cpu") -> Any:
     def place_argument(arg):
         if isinstance(arg, Cache):
             leaves: Any = [tuple(map(place_leaf, one)) for one in (arg.keys, arg.values)]
-            return Cache(*leaves, lengths=place(arg.lengths))
+            return Cache._make([*leaves, place(arg.lengths)])
         return jax.tree.map(place, arg)
 
     return tuple(map(place_argument, args))

@@ -95,7 +95,8 @@ def rule(*names: str):
     """Enter a function into the table."""
 
     def enter(function):
-        RULES.update(dict.fromkeys(names, function))
+        for name in names:
+            RULES[name] = function
         return function
 
     return enter
