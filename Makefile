@@ -4,6 +4,7 @@
 #   make oracle  compare with a real vLLM, in its own environment (3.5 GB, made once)
 #   make bridge-npu  npu_bridge against the real torch_npu wheel, without a device (45 MB)
 #   make bench   the short benchmarks     make readme  rewrites README's tables and picture
+#   make soak    a server under load for ten minutes: its memory must stay flat
 
 SHELL := bash
 VENV := .venv
@@ -14,7 +15,7 @@ PYTHON ?= $(shell for p in $(PYTHONS); do \
   done)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint bench readme oracle oracle-record bridge-npu
+.PHONY: demo test lint bench soak readme oracle oracle-record bridge-npu
 
 demo: $(VENV)/.base
 	$(BIN)/specjax demo
@@ -47,6 +48,9 @@ $(NPU)/.ready: pyproject.toml | $(BIN)/python
 
 bench: $(VENV)/.dev
 	$(BIN)/specjax bench
+
+soak: $(VENV)/.dev
+	$(BIN)/python -m tests.server.soak
 
 readme: $(VENV)/.dev
 	$(BIN)/specjax demo --out docs/demo.png --readme README.md

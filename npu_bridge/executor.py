@@ -20,9 +20,14 @@ from npu_bridge.ascend import MOST_TOP_K
 from npu_bridge.lower import Program, lower
 from npu_bridge.runtime import Captured, open_device
 from npu_bridge.tensors import to_jax, to_torch
+from specjax import cache as kv
 from specjax import decode
 from specjax.topology import chain_parents
-from specjax.types import RUNNING, Drafter, Engine, Params, State, StepInfo
+from specjax.types import RUNNING, Drafter, Engine, Params, PyTree, State, StepInfo
+
+# Slots of a cache past the text's end: the last piece of a prompt may be padded by 63 positions,
+# and a drafter reads one more. XLA drops what is written there, writes in place need the room.
+SPARE = 64
 
 
 @functools.cache
@@ -51,14 +56,11 @@ def observe(engine: Engine, params, text, guess, seen):
     return engine.drafter.observe(params, guess, text, seen, engine.window)
 
 
-@jax.jit
-def put(leaves, slot, rows):
-    """Put one row's leaves into a slot of a batch's."""
-    return [leaf.at[slot].set(row[0]) for leaf, row in zip(leaves, rows, strict=True)]
+admit, leave, select = map(jax.jit, (kv.admit, kv.leave, kv.select))  # of what is on the host
 
 
 class Executor:
-    """The loop's driver on a torch device (``engine.loop.Driver`` lists its methods)."""
+    """The loop's driver on a torch device (``engine.driver.Driver`` lists its methods)."""
 
     def __init__(self, device: str, host_drafter: bool, *, compile: bool = False):
         self.device = open_device(device)
@@ -82,12 +84,18 @@ class Executor:
     def init_state(self, engine: Engine, params: Params, text, sampling, keys) -> State:
         """Allocate the caches on the device, and everything else on the host."""
         batch_size, capacity = text.tokens.shape
-        shapes = jax.eval_shape(lambda: engine.target.init_cache(batch_size, capacity))
+        shapes = jax.eval_shape(lambda: engine.target.init_cache(batch_size, capacity + SPARE))
         cache = jax.tree.map(self.allocate, shapes)
-        guess = engine.drafter.init(params.draft, batch_size, capacity)
-        if not self.host_drafter:
+        if self.host_drafter:
+            guess = engine.drafter.init(params.draft, batch_size, capacity)
+        else:
+            guess = engine.drafter.init(params.draft, batch_size, capacity + SPARE)
             guess = jax.tree.map(self.allocate, guess)
         return State(text, cache, guess, sampling, keys)
+
+    def place(self, params: Params, arrays: PyTree) -> PyTree:
+        """Keep arrays on the host."""
+        return jax.tree.map(jnp.asarray, arrays)
 
     def allocate(self, leaf) -> Any:
         """Return zeros: on the device where there are several axes, else on the host."""
@@ -117,11 +125,16 @@ class Executor:
         min_running: int,
         _: int,
     ) -> tuple[State, StepInfo | None, int]:
-        """Run rounds as ``decode.generate`` does, from the host."""
+        """Run rounds as ``decode.generate`` does, from the host.
+
+        Of a batch that is all idle one is run that does not count: so it is lowered beforehand.
+        """
         infos = []
         while len(infos) < max_rounds and going(engine, state, min_running):
             state, info = self.step(engine, params, state)
             infos.append(info)
+        if not infos and not (np.asarray(state.text.reason) == RUNNING).any():
+            state, _ = self.step(engine, params, state)
         stacked = jax.tree.map(lambda *rounds: np.stack(rounds), *infos) if infos else None
         return state, stacked, len(infos)
 
@@ -145,16 +158,26 @@ class Executor:
 
     def admit(self, state: State, slot: int, row: State) -> State:
         """Put a one-row state into a slot: tensors in place."""
-        leaves, tree = jax.tree.flatten(state)
-        rows = jax.tree.leaves(row)
-        hosted = [i for i, leaf in enumerate(leaves) if not torch.is_tensor(leaf)]
-        for leaf, one in zip(leaves, rows, strict=True):
+        for leaf, one in zip(jax.tree.leaves(state), jax.tree.leaves(row), strict=True):
             if torch.is_tensor(leaf):
                 leaf[slot].copy_(one[0])
-        made = put([leaves[i] for i in hosted], slot, [rows[i] for i in hosted])
-        for i, leaf in zip(hosted, made, strict=True):
-            leaves[i] = leaf
-        return jax.tree.unflatten(tree, leaves)
+        return change(admit, state, slot, hosted(row))
+
+    def leave(self, state: State, slot: int) -> State:
+        """Make a slot idle."""
+        return change(leave, state, slot)
+
+    def select(self, state: State, slots: np.ndarray, num_rows: int) -> State:
+        """Make a batch of other size, in memory of its own."""
+
+        def choose(leaf):
+            if not torch.is_tensor(leaf):
+                return leaf
+            shape = len(slots), *leaf.shape[1:]
+            made = self.allocate(jax.ShapeDtypeStruct(shape, describe(leaf).dtype))
+            return made.copy_(leaf[torch.from_numpy(slots)])
+
+        return change(select, jax.tree.map(choose, state), slots, num_rows)
 
     def call(self, chunk: int, function: Callable, engine: Engine, params, state: State, *extra):
         """Run a lowered function on a state; lower it first if it is new."""
@@ -214,6 +237,17 @@ def read_chunk(chunk: int, engine: Engine, params, text, cache, guess, sampling,
     return state.text, state.cache, state.drafter, info, scores
 
 
+def hosted(state: State) -> State:
+    """Leave tensors out."""
+    return jax.tree.map(lambda leaf: None if torch.is_tensor(leaf) else leaf, state)
+
+
+def change(function: Callable, state: State, *args) -> State:
+    """Apply a function of states to what is on the host, and leave the tensors as they are."""
+    made = iter(jax.tree.leaves(function(hosted(state), *args)))
+    return jax.tree.map(lambda leaf: leaf if torch.is_tensor(leaf) else next(made), state)
+
+
 def describe(leaf) -> jax.ShapeDtypeStruct:
     """Return an array's or tensor's shape and dtype, as JAX has them."""
     if torch.is_tensor(leaf):
@@ -243,5 +277,5 @@ def check_room(state: State, nodes: int) -> None:
 def going(engine: Engine, state: State, min_running: int) -> bool:
     """Whether ``decode.generate`` would run another round."""
     running = np.asarray(state.text.reason) == RUNNING
-    fits = np.asarray(state.text.lengths) + engine.drafter.nodes <= engine.window
+    fits = np.asarray(state.text.lengths) + engine.drafter.room <= engine.window
     return int(running.sum()) >= max(min_running, 1) and bool((fits | ~running).all())

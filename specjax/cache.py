@@ -1,23 +1,32 @@
-"""The key-value cache: allocate, move an accepted path to the front, join a batch.
+"""The key-value cache: allocate, move an accepted path to the front, join and leave a batch.
 
 Rollback needs no function: entries past ``lengths`` are garbage, so it is ``lengths``.
 """
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
-from specjax.types import Cache, State
+from specjax.types import IDLE, Cache, State
 
 
 def init_cache(
-    num_layers: int, num_heads: int, head_dim: int, dtype: str, batch_size: int, capacity: int
+    num_layers: int,
+    num_heads: int,
+    head_dims: tuple[int, int],
+    dtype: str,
+    batch_size: int,
+    capacity: int,
 ) -> Cache:
-    """Allocate zeros: one [B, H, T, d] leaf per layer, updated in place under donation."""
-    shape = (batch_size, num_heads, capacity, head_dim)
+    """Allocate zeros: one [B, H, T, d] leaf per layer, updated in place under donation.
+
+    ``head_dims`` is the d of keys and of values.
+    """
+    shape = (batch_size, num_heads, capacity)
+    key, value = head_dims
     return Cache(
-        keys=tuple(jnp.zeros(shape, dtype) for _ in range(num_layers)),
-        values=tuple(jnp.zeros(shape, dtype) for _ in range(num_layers)),
+        keys=tuple(jnp.zeros((*shape, key), dtype) for _ in range(num_layers)),
+        values=tuple(jnp.zeros((*shape, value), dtype) for _ in range(num_layers)),
         lengths=jnp.zeros(batch_size, jnp.int32),
     )
 
@@ -50,3 +59,24 @@ def keep(cache: Cache, path: Int[Array, "B K1"], count: Int[Array, "B"]) -> Cach
 def admit(state: State, slot: Int[Array, ""], row: State) -> State:
     """Put a one-row state into a slot of a batch: B leads every leaf, so this is one map."""
     return jax.tree.map(lambda all_rows, one: all_rows.at[slot].set(one[0]), state, row)
+
+
+def leave(state: State, slot: Int[Array, ""]) -> State:
+    """Make a slot idle."""
+    return rest(state, jnp.arange(state.text.reason.shape[0]) == slot)
+
+
+def select(state: State, slots: Int[Array, "B2"], num_rows: Int[Array, ""]) -> State:
+    """Make a batch of other size: its first ``num_rows`` slots hold ``slots``, the rest idle."""
+    state = jax.tree.map(lambda leaf: leaf[slots], state)
+    return rest(state, jnp.arange(slots.shape[0]) >= num_rows)
+
+
+def rest(state: State, idle: Bool[Array, "B"]) -> State:
+    """Make slots idle, and greedy: they ask for no noise. All else in them is garbage."""
+    reason = jnp.where(idle, IDLE, state.text.reason)
+    temperature = jnp.where(idle, 0.0, state.sampling.temperature)
+    return state._replace(
+        text=state.text._replace(reason=reason),
+        sampling=state.sampling._replace(temperature=temperature),
+    )

@@ -19,8 +19,63 @@ class Llama3Scaling:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Yarn:
+    """YaRN's RoPE scaling (Peng et al. 2023, arXiv:2309.00071; ``rope_type: "yarn"``)."""
+
+    factor: float
+    original_max_position_embeddings: int
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    mscale: float = 1.0
+    mscale_all_dim: float = 0.0  # DeepSeek's: of all features, not only the turned ones
+
+    def __post_init__(self):
+        if self.factor < 1 or not 0 < self.beta_slow < self.beta_fast:
+            raise ValueError(f"need factor >= 1 and 0 < beta_slow < beta_fast, got {self}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Latent:
+    """DeepSeek's latent attention: keys and values of all heads come from one cached vector."""
+
+    kv_lora_rank: int
+    q_lora_rank: int | None  # None: queries come straight from the stream
+    qk_nope_head_dim: int  # of a head's query and key: features without a position
+    qk_rope_head_dim: int  # and with one, shared by all keys
+    v_head_dim: int
+
+    def __post_init__(self):
+        if any(value is not None and value < 1 for value in vars(self).values()):
+            raise ValueError(f"sizes of latent attention must be at least 1, got {self}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experts:
+    """DeepSeek-V3's mixture of experts, in every layer from ``first_k_dense_replace`` on."""
+
+    n_routed_experts: int
+    n_shared_experts: int
+    num_experts_per_tok: int
+    moe_intermediate_size: int  # of one expert
+    n_group: int
+    topk_group: int  # of a token's groups
+    norm_topk_prob: bool
+    routed_scaling_factor: float
+    first_k_dense_replace: int
+
+    def __post_init__(self):
+        each, rest = divmod(self.n_routed_experts, max(self.n_group, 1))
+        if rest or each < 2 or not 1 <= self.topk_group <= self.n_group:
+            raise ValueError(f"experts need n_group equal groups of at least 2, got {self}")
+        if not 1 <= self.num_experts_per_tok <= self.topk_group * each:
+            raise ValueError(f"num_experts_per_tok is not within the chosen groups: {self}")
+        if min(self.n_shared_experts, self.moe_intermediate_size) < 1:
+            raise ValueError(f"experts need n_shared_experts and sizes of at least 1, got {self}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """A decoder-only transformer. Llama, Mistral, Qwen2, Qwen3 and OPT are values of it."""
+    """A decoder-only transformer. Llama, Mistral, Qwen, OPT and DeepSeek are values of it."""
 
     vocab_size: int
     hidden_size: int
@@ -28,19 +83,21 @@ class ModelConfig:
     num_layers: int
     num_heads: int
     num_kv_heads: int
-    head_dim: int
+    head_dim: int  # with latent attention: of the part that RoPE turns
     max_position_embeddings: int
     norm: Literal["rms", "layer"] = "rms"
     norm_eps: float = 1e-6
     positions: Literal["rope", "learned"] = "rope"
     rope_theta: float = 10000.0
-    rope_scaling: Llama3Scaling | None = None
+    rope_scaling: Llama3Scaling | Yarn | None = None
     position_offset: int = 0  # OPT's learned positions start at row 2
     mlp: Literal["swiglu", "relu"] = "swiglu"
     qkv_bias: bool = False
     output_bias: bool = False  # the attention's output projection
     mlp_bias: bool = False
     qk_norm: bool = False
+    latent: Latent | None = None
+    experts: Experts | None = None
     tie_word_embeddings: bool = False
     dtype: str = "float32"  # of weights, activations and cache
 
@@ -83,6 +140,7 @@ class MedusaConfig:
     vocab_size: int
     bias: bool = False
     shared_head: bool = False  # one LM head for all, the target's if it brings none
+    draft_vocab_size: int | None = None  # of the tokens it can name, where these are fewer
     dtype: str = "float32"
 
 

@@ -7,12 +7,13 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from specjax import cache as kv
 from specjax.sampling import Sampling, score
 from specjax.topology import ancestors, causal, depths, place
 from specjax.types import (
+    FAILED,
     LENGTH,
     RUNNING,
     STOPPED,
@@ -45,13 +46,15 @@ def judge(engine, params, draft: Draft, text: Text, cache, sampling: Sampling, n
 
     The one function npu_bridge lowers: no while, no cond, no random bits in it.
     """
-    depth, running = engine.drafter.depth, text.reason == RUNNING
+    depth = engine.drafter.depth
     positions, visible = place(draft, cache.lengths)
     output, cache = engine.target.forward(
         params, draft.tokens, positions, visible, cache, engine.window
     )
     logits = engine.target.logits(params, output.hidden)
     verdict = engine.rule.verify(noise, draft, logits, text, sampling, depth)
+    text = fail(text, output.hidden, logits, verdict, text.reason == RUNNING)
+    running = text.reason == RUNNING
     committed, num_emitted = commit(text, verdict, sampling, running)
     seen = gather(output, verdict, cache.lengths, num_emitted)
     is_chain = draft.tokens.shape[1] == depth + 1
@@ -73,6 +76,26 @@ def curb(draft: Draft, sampling: Sampling) -> Draft:
     """Invalidate nodes deeper than a row's ``max_draft``; 0 leaves plain decoding."""
     deep = depths(ancestors(draft.parents)) > sampling.max_draft[:, None]
     return draft._replace(valid=draft.valid & ~deep)
+
+
+def fail(
+    text: Text,
+    hidden: Float[Array, "B N D"],
+    logits: Float[Array, "B N V"],
+    verdict: Verdict,
+    judged: Bool[Array, "B"],
+) -> Text:
+    """Take out the judged rows whose verdict rests on numbers that are not finite.
+
+    Weights or an input that overflow cost the one row they reach, not its mates. The logits of
+    the emitted tokens tell: argmax returns the place of a NaN.
+    """
+    rows, columns = jnp.arange(text.reason.shape[0])[:, None], jnp.arange(verdict.path.shape[1])
+    sound = jnp.isfinite(hidden).all(axis=-1)[rows, verdict.path]
+    sound &= jnp.isfinite(logits[rows, verdict.path, verdict.tokens])
+    sound |= columns[None] > verdict.num_accepted[:, None]
+    lost = judged & ~sound.all(axis=1)
+    return text._replace(reason=jnp.where(lost, FAILED, text.reason))
 
 
 def commit(
@@ -143,7 +166,8 @@ def prefill(
     logits = engine.target.logits(params.target, hidden)
     noise = engine.rule.address(keys, text, root, sampling, engine.target.vocab_size)
     verdict = engine.rule.verify(noise, root, logits, text, sampling, 0)
-    text, num_emitted = commit(text, verdict, sampling, ends)
+    text = fail(text, hidden, logits, verdict, ends)
+    text, num_emitted = commit(text, verdict, sampling, ends & (text.reason == RUNNING))
 
     following = jnp.take(text.tokens, columns[1:], axis=1, mode="fill", fill_value=0)
     seen = Observation(following, output.hidden, output.taps, cache.lengths, count)
@@ -176,7 +200,7 @@ def generate(
     def going(carry):
         state, _, rounds = carry
         running = state.text.reason == RUNNING
-        fits = state.text.lengths + engine.drafter.nodes <= engine.window
+        fits = state.text.lengths + engine.drafter.room <= engine.window
         enough = running.sum(dtype=jnp.int32) >= jnp.maximum(min_running, 1)
         return enough & (fits | ~running).all() & (rounds < max_rounds)
 

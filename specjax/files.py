@@ -19,6 +19,17 @@ def read_json_object(path: Path) -> dict[str, Any]:
     return value
 
 
+def parse_json_object(text: str, what: str) -> dict[str, Any]:
+    """Read a JSON object. Raises ValueError saying what it should have been."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{what} is not valid JSON: {error}; got {text}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{what} must be a JSON object, got {text}")
+    return value
+
+
 @contextlib.contextmanager
 def write_atomically(path: Path) -> Iterator[IO[bytes]]:
     """Yield a binary file that takes the place of ``path`` when the block ends without error.

@@ -1,7 +1,7 @@
 """Count speculation the way vLLM does: four counters, and the rates derived from them."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -55,15 +55,16 @@ class SpecDecodeCounters:
         verdict says, before any truncation of the text.
 
         Raises:
-            ValueError: unequal lengths, or not 0 <= accepted <= drafted <= K somewhere.
+            ValueError: unequal lengths, or not 0 <= accepted <= min(drafted, K) somewhere (a tree
+                drafts more than K).
         """
         num_positions = len(self.num_accepted_tokens_per_pos)
         if len(drafted) != len(accepted):
             raise ValueError(f"got {len(drafted)} drafted and {len(accepted)} accepted counts")
         for num_drafted, num_accepted in zip(drafted, accepted, strict=True):
-            if not 0 <= num_accepted <= num_drafted <= num_positions:
+            if not 0 <= num_accepted <= min(num_drafted, num_positions):
                 raise ValueError(
-                    f"need 0 <= accepted <= drafted <= {num_positions}, "
+                    f"need 0 <= accepted <= drafted, and accepted <= {num_positions}, "
                     f"got accepted {num_accepted} of {num_drafted} drafted"
                 )
         return self.merge(
@@ -119,7 +120,7 @@ class SpecDecodeCounters:
         ]
 
 
-def distinct_bigrams(tokens: Sequence[int]) -> float:
+def distinct_bigrams(tokens: Sequence[Hashable]) -> float:
     """Return the share of distinct ones among a text's pairs of neighbours, 1 for no pair.
 
     Low where a text repeats itself (distinct-2 of Li et al. 2016): speculation is then easy,

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 PyTree = Any
 
-RUNNING, STOPPED, LENGTH, IDLE = 0, 1, 2, 3  # Text.reason
+RUNNING, STOPPED, LENGTH, IDLE, FAILED = range(5)  # Text.reason
 
 
 class Text(NamedTuple):
@@ -21,14 +21,17 @@ class Text(NamedTuple):
     starts: Int[Array, "B"]  # prompt lengths
     lengths: Int[Array, "B"]  # committed tokens
     limits: Int[Array, "B"]  # stop when lengths == limits
-    reason: Int[Array, "B"]  # RUNNING, STOPPED, LENGTH or IDLE; only running rows commit
+    reason: Int[Array, "B"]  # RUNNING, STOPPED, LENGTH, IDLE or FAILED; only running rows commit
 
 
 class Cache(NamedTuple):
-    """Keys and values, one leaf per layer; while a row runs it lags the text by the root."""
+    """Keys and values, one leaf per layer; while a row runs it lags the text by the root.
+
+    Latent attention (``models.latent``) reads its values from its keys: those leaves have e = 0.
+    """
 
     keys: tuple[Float[Array, "B H T d"], ...]
-    values: tuple[Float[Array, "B H T d"], ...]
+    values: tuple[Float[Array, "B H T e"], ...]
     lengths: Int[Array, "B"]
 
 
@@ -92,6 +95,12 @@ class Drafter(NamedTuple):
     observe: Callable  # (params, state, text, Observation, window) -> state
     depth: int  # K
     nodes: int  # N (chain: K + 1)
+    slots: int = 0  # of a cache of its own that a round writes to, past the text's length
+
+    @property
+    def room(self) -> int:
+        """How far past a text's length a round may write."""
+        return max(self.nodes, self.slots)
 
 
 class Target(NamedTuple):

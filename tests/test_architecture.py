@@ -31,6 +31,9 @@ FILES = sorted((ROOT / "specjax").rglob("*.py")) + sorted((ROOT / "npu_bridge").
 
 
 def room(file: Path) -> str:
+    """Return where a file is; a `__main__` is on top of everything, wherever it lies."""
+    if file.name == "__main__.py":
+        return "__main__"
     inside = file.relative_to(ROOT / "specjax")
     return inside.parts[0].removesuffix(".py")
 

@@ -45,7 +45,7 @@ def test_without_drafts_rates_are_none():
     assert counters.acceptance_rate_per_pos is None
 
 
-@pytest.mark.parametrize(("drafted", "accepted"), [([1], [2]), ([5], [1]), ([1], [-1]), ([1], [])])
+@pytest.mark.parametrize(("drafted", "accepted"), [([1], [2]), ([6], [5]), ([1], [-1]), ([1], [])])
 def test_impossible_counts_are_refused(drafted, accepted):
     with pytest.raises(ValueError, match=r"accepted"):
         SpecDecodeCounters.zeros(K).add(drafted, accepted)

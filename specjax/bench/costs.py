@@ -9,7 +9,7 @@ longer.
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -51,21 +51,10 @@ def bench_costs(
     load = busy()
     if load > 0.25:
         console.print(f"other processes keep {load:.1f} cores busy: these numbers will move")
-    drafters = (none, fixed_chain(depth), llm.engine.drafter)
-    rules = (walk, walk, llm.engine.rule)
     measured: dict[str, Any] = {"num_speculative_tokens": depth, "batch_size": batch_size}
     steps = []
     for rows in dict.fromkeys((batch_size, *others)):
-        calls = [
-            round_timer(
-                llm.engine._replace(drafter=drafter, rule=rule, window=WINDOW),
-                llm.params,
-                rows,
-            )
-            for drafter, rule in zip(drafters, rules, strict=True)
-        ]
-        interleave(calls, 2)  # compiles, and warms up
-        plain, verify, whole = interleave(calls, reps)
+        plain, verify, whole = round_costs(llm, rows, reps)
         if not steps:
             measured |= {"plain_s": plain, "verify_s": verify}
             measured |= {"draft_s": max(whole - verify, 0.0), "round_s": whole}
@@ -83,6 +72,24 @@ def bench_costs(
         write_json(json_file, measured)
         console.print(f"wrote {json_file}", soft_wrap=True, markup=False)
     return measured
+
+
+class Costs(NamedTuple):
+    """Seconds of rounds at one batch size, the host's part left out."""
+
+    plain: float
+    verify: float  # a round whose drafts cost nothing
+    whole: float
+
+
+def round_costs(llm: LLM, batch_size: int, reps: int) -> Costs:
+    """Time a plain round, one that verifies a fixed chain, and the method's own, in turns."""
+    engine = llm.engine._replace(window=WINDOW)
+    fixed = fixed_chain(engine.drafter.nodes - 1)
+    engines = [engine._replace(drafter=drafter, rule=walk) for drafter in (none, fixed)]
+    calls = [round_timer(one, llm.params, batch_size) for one in (*engines, engine)]
+    interleave(calls, 2)  # compiles, and warms up
+    return Costs(*interleave(calls, reps))
 
 
 def round_timer(engine: Engine, params: Params, batch_size: int) -> Callable[[], float]:

@@ -1,14 +1,19 @@
-"""The small trained checkpoints and prompts that ship with specjax."""
+"""The small trained checkpoints, drafting heads and prompts that ship with specjax."""
 
 import json
 from pathlib import Path
 
 HERE = Path(__file__).parent
-BUNDLED = {"bundled": HERE / "target", "bundled:draft": HERE / "draft"}
+HEADS = ("eagle", "eagle3", "mtp", "medusa", "mlp_speculator")
+BUNDLED = {
+    "bundled": HERE / "target",
+    "bundled:draft": HERE / "draft",
+    **{f"bundled:{name}": HERE / name for name in HEADS},
+}
 
 
 def resolve(model: str | Path) -> Path:
-    """Return the folder of a checkpoint: a path, ``"bundled"`` or ``"bundled:draft"``.
+    """Return the folder of a checkpoint: a path, or a name in ``BUNDLED``.
 
     Raises ValueError for a name that is no folder: specjax never downloads.
     """

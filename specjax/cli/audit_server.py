@@ -1,6 +1,5 @@
 """``specjax audit server``: ask a running server, judge it, and say so."""
 
-import json
 import shlex
 import sys
 from pathlib import Path
@@ -55,7 +54,7 @@ def server(
         raise ImportError(MISSING if error.name == "httpx" else str(error)) from None
     from specjax.audit.server import PROMPTS, Plan, collect, judge
     from specjax.engine.progress import bar
-    from specjax.files import write_json
+    from specjax.files import parse_json_object, write_json
 
     if temperature is None:
         temperature = 0.7 if reference_url else 1.0
@@ -72,7 +71,7 @@ def server(
         greedy_tokens=greedy_tokens,
         near=near,
     )
-    common = {"api_key": api_key, "extra": parse_object(extra), "timeout": timeout}
+    common = {"api_key": api_key, "extra": parse_json_object(extra, "--extra"), "timeout": timeout}
     base = Server(base_url, model, **common)
     reference = reference_url and Server(reference_url, reference_model or model, **common)
     with bar("drawing texts") as tell:
@@ -116,14 +115,3 @@ def show(report: "Report", plan: "Plan", *, alone: bool) -> None:
             f"no difference in law found; one of TV {plan.tv:g} on merged cells would have been, "
             f"in any one prompt, with probability {plan.power:.0%}"
         )
-
-
-def parse_object(text: str) -> dict:
-    """Read --extra. Raises ValueError if it is not a JSON object."""
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"--extra is not valid JSON: {error}; got {text}") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"--extra must be a JSON object, got {text}")
-    return value

@@ -20,7 +20,7 @@ def every(context: typer.Context) -> None:
     if context.invoked_subcommand is not None:
         return
     for name, command in typer.main.get_group(bench).commands.items():
-        typer.echo(f"specjax bench {name:6} {command.help}")
+        typer.echo(f"specjax bench {name:8} {command.help}")
     typer.echo("\nThe short ones, on the bundled model:")
     start()
     step(model="bundled", reps=5)
@@ -66,6 +66,17 @@ def verify(json_file: Json = None, reps: Reps = 15) -> None:
 
 @bench.command()
 @plainly
+def drafters(json_file: Json = None, reps: Reps = 5) -> None:
+    """Time drafting without a model, beside vLLM's (five minutes; vLLM: `make oracle`)."""
+    from specjax.bench.drafters import bench_drafters
+    from specjax.compile_cache import enable_compile_cache
+
+    enable_compile_cache()
+    bench_drafters(json_file, reps=reps)
+
+
+@bench.command()
+@plainly
 def costs(
     model: Annotated[str, typer.Option(help="Checkpoint folder, or 'bundled'.")] = "bundled",
     speculative_config: Annotated[
@@ -88,6 +99,27 @@ def costs(
 
 @bench.command()
 @plainly
+def trees(
+    model: Annotated[str, typer.Option(help="Checkpoint folder, or 'bundled'.")] = "bundled",
+    speculative_config: Annotated[
+        str,
+        typer.Option("--speculative-config", "-sc", help="Who drafts: vLLM's options, as JSON."),
+    ] = '{"model": "bundled:draft"}',
+    num_nodes: Annotated[int, typer.Option(min=2, help="Tokens drafted per round.")] = 7,
+    json_file: Json = None,
+) -> None:
+    """Compare a drafter's chain with its trees, and print the best one to paste (a minute)."""
+    from specjax.bench.trees import bench_trees
+    from specjax.cli.complete import parse_config
+    from specjax.compile_cache import enable_compile_cache
+
+    enable_compile_cache()
+    config = parse_config(speculative_config)
+    bench_trees(model, config, json_file, num_nodes=num_nodes)
+
+
+@bench.command()
+@plainly
 def peers(
     model: Annotated[str, typer.Option(help="Checkpoint folder, or 'bundled'.")] = "bundled",
     draft: Annotated[str, typer.Option(help="The draft model's.")] = "bundled:draft",
@@ -103,6 +135,57 @@ def peers(
 
     enable_compile_cache()
     bench_peers(json_file, model=model, draft=draft, reps=reps, readme=readme)
+
+
+@bench.command()
+@plainly
+def methods(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Methods, as eagle mtp; else all that ship.")
+    ] = None,
+    batch: Annotated[list[int] | None, typer.Option(help="Batch size; may be repeated.")] = None,
+    temperature: Annotated[
+        list[float] | None, typer.Option(help="Temperature; may be repeated.")
+    ] = None,
+    json_file: Json = None,
+    reps: Reps = 3,
+) -> None:
+    """Time every method, with its acceptance by position and what theory foretells (minutes)."""
+    from specjax.bench.methods import METHODS, bench_methods
+    from specjax.compile_cache import enable_compile_cache
+
+    enable_compile_cache()
+    bench_methods(
+        json_file,
+        names=names or tuple(METHODS),
+        batches=batch or (1,),
+        temperatures=temperature or (0.0,),
+        reps=reps,
+    )
+
+
+@bench.command()
+@plainly
+def serve(
+    model: Annotated[str, typer.Option(help="Checkpoint folder, or 'bundled'.")] = "bundled",
+    speculative_config: Annotated[
+        str | None,
+        typer.Option(
+            "--speculative-config", "-sc", help="As JSON; 'null': plain decoding. Else n-grams."
+        ),
+    ] = None,
+    json_file: Json = None,
+    reps: Reps = 3,
+) -> None:
+    """Compare our server with vLLM's, in one run (ten minutes; vLLM: `make oracle`)."""
+    from specjax.bench.plan import NGRAM
+    from specjax.bench.serve import bench_serve
+    from specjax.cli.complete import parse_config
+    from specjax.compile_cache import enable_compile_cache
+
+    enable_compile_cache()
+    config = NGRAM if speculative_config is None else parse_config(speculative_config)
+    bench_serve(json_file, model=model, config=config, reps=reps)
 
 
 @bench.command()

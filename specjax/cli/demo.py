@@ -16,8 +16,8 @@ from specjax.bench.plan import DEPTH, DRAFT_MODEL, NGRAM
 from specjax.bench.prompts import measured_on
 from specjax.bench.report import MOST_LOAD, busy, num_cores
 from specjax.engine.llm import LLM
-from specjax.engine.loop import Progress
 from specjax.engine.params import SamplingParams
+from specjax.engine.rounds import Progress
 from specjax.files import around_section, replace_section
 from specjax.metrics import SpecDecodeCounters, distinct_bigrams
 from specjax.viz.live import legend, show

@@ -6,7 +6,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from specjax.drafters.unroll import unroll
+from specjax.drafters.grow import grow, places
+from specjax.drafters.tree import Tree, chain_of
 from specjax.topology import causal
 from specjax.types import Cache, Drafter, Target
 
@@ -21,34 +22,34 @@ class DraftState(NamedTuple):
 @functools.cache
 def draft_model(
     model: Target,
-    num_speculative_tokens: int,
+    tree: Tree | int,
     draft_sample_method: str = "greedy",
     max_model_len: int = 2**30,
 ) -> Drafter:
-    """Build the drafter: K tokens by K - 1 one-token passes from the last output."""
-    depth = num_speculative_tokens
+    """Build the drafter: K levels by K - 1 passes from the last output; a number is a chain."""
+    tree = chain_of(tree)
 
     def init(params, batch_size, capacity):
         cache = model.init_cache(batch_size, capacity)
         return DraftState(cache, jnp.zeros((batch_size, model.hidden_size), cache.keys[0].dtype))
 
     def propose(params, state, text, sampling, keys, window):
-        def logits(carry):
-            return model.logits(params, carry.hidden[:, None])[:, 0]
-
-        def read(carry, token):
-            cache = carry.cache
+        def read(cache, front, level):
+            positions, lengths = places(tree, front, level, state.cache.lengths)
             output, cache = model.forward(
-                params, token[:, None], cache.lengths[:, None], causal(1), cache, window
-            )
-            cache = cache._replace(lengths=cache.lengths + 1)
-            return DraftState(cache, output.hidden[:, 0])
+                params, front.tokens, positions, front.visible,
+                cache._replace(lengths=lengths), window,
+            )  # fmt: skip
+            return cache, output.hidden
 
-        draft, last = unroll(
-            state, logits, read, depth, text, sampling, keys,
-            draft_sample_method, model.vocab_size, max_model_len,
+        def logits(hidden):
+            return model.logits(params, hidden)
+
+        draft, cache = grow(
+            tree, state.cache, state.hidden[:, None], read, logits,
+            text, sampling, keys, draft_sample_method, max_model_len,
         )  # fmt: skip
-        return draft, state._replace(cache=last.cache._replace(lengths=state.cache.lengths))
+        return draft, state._replace(cache=cache._replace(lengths=state.cache.lengths))
 
     def observe(params, state, text, seen, window):
         wide = seen.tokens.shape[1] + 1
@@ -63,4 +64,4 @@ def draft_model(
         hidden = jnp.where(fresh[:, None], last, state.hidden)
         return DraftState(cache._replace(lengths=lengths), hidden)
 
-    return Drafter(init, propose, observe, depth, depth + 1)
+    return Drafter(init, propose, observe, tree.depth, tree.num_nodes + 1, tree.slots)

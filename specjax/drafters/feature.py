@@ -12,7 +12,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from specjax.drafters.unroll import last_of, unroll
+from specjax.drafters.grow import grow, last_of, places
+from specjax.drafters.tree import Tree, chain_of
 from specjax.topology import causal
 from specjax.types import Cache, Drafter, FeatureHead
 
@@ -27,34 +28,34 @@ class FeatureState(NamedTuple):
 @functools.cache
 def feature(
     head: FeatureHead,
-    vocab_size: int,
-    num_speculative_tokens: int,
+    tree: Tree | int,
     draft_sample_method: str = "greedy",
     max_model_len: int = 2**30,
 ) -> Drafter:
-    """Build the drafter: K tokens by K - 1 one-token passes from the last feature."""
-    depth = num_speculative_tokens
+    """Build the drafter: K levels by K - 1 passes from the last feature; a number is a chain."""
+    tree = chain_of(tree)
 
     def init(params, batch_size, capacity):
         cache = head.init_cache(batch_size, capacity)
         return FeatureState(cache, jnp.zeros((batch_size, head.size), cache.keys[0].dtype))
 
     def propose(params, state, text, sampling, keys, window):
-        def logits(carry):
-            return head.logits(params, carry.feature)
-
-        def read(carry, token):
-            cache, before = carry.cache, carry.feature[:, None]
+        def read(cache, front, level):
+            positions, lengths = places(tree, front, level, state.cache.lengths)
             after, cache = head.forward(
-                params, token[:, None], before, cache.lengths[:, None], causal(1), cache, window
-            )
-            return FeatureState(cache._replace(lengths=cache.lengths + 1), after[:, 0])
+                params, front.tokens, front.before, positions, front.visible,
+                cache._replace(lengths=lengths), window,
+            )  # fmt: skip
+            return cache, after
 
-        draft, last = unroll(
-            state, logits, read, depth, text, sampling, keys,
-            draft_sample_method, vocab_size, max_model_len,
+        def logits(features):
+            return head.logits(params, features)
+
+        draft, cache = grow(
+            tree, state.cache, state.feature[:, None], read, logits,
+            text, sampling, keys, draft_sample_method, max_model_len,
         )  # fmt: skip
-        return draft, state._replace(cache=last.cache._replace(lengths=state.cache.lengths))
+        return draft, state._replace(cache=cache._replace(lengths=state.cache.lengths))
 
     def observe(params, state, text, seen, window):
         wide = seen.tokens.shape[1]
@@ -68,4 +69,4 @@ def feature(
         last = last_of(after, seen.count, state.feature)
         return FeatureState(cache._replace(lengths=lengths), last)
 
-    return Drafter(init, propose, observe, depth, depth + 1)
+    return Drafter(init, propose, observe, tree.depth, tree.num_nodes + 1, tree.slots)

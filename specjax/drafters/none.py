@@ -1,5 +1,7 @@
 """No drafting: the root alone, which is plain decoding."""
 
+import functools
+
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
@@ -22,6 +24,12 @@ def propose(params, state, text, sampling, keys, window):
     """Propose nothing."""
     nothing = jnp.zeros((text.tokens.shape[0], 0), jnp.int32)
     return chain(text, nothing, nothing.astype(bool)), state
+
+
+@functools.cache
+def silent(drafter: Drafter) -> Drafter:
+    """Build the drafter that proposes nothing and keeps another one's state up to date."""
+    return drafter._replace(propose=propose, depth=0, nodes=1)
 
 
 none = Drafter(

@@ -2,43 +2,60 @@
 
 A stage takes in a token and scores the next one. The MLP speculator's are recurrent
 (Wertheimer et al. 2024, arXiv:2404.19124); Medusa's know neither each other nor the tokens
-between (Cai et al. 2024, arXiv:2401.10774), here as a chain.
+between (Cai et al. 2024, arXiv:2401.10774), so that a tree is a product of their best tokens.
 """
 
 import functools
+from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
-from specjax.drafters.none import chain
-from specjax.drafters.unroll import last_of, pick, reachable, with_root
+from specjax.drafters.grow import grow, last_of, unrolled
+from specjax.drafters.tree import Tree, chain_of
 from specjax.types import Drafter, Stages
+
+
+class Known(NamedTuple):
+    """What a stage leaves behind at each node."""
+
+    carry: Float[Array, "B W C"]
+    logits: Float[Array, "B W V"]
 
 
 @functools.cache
 def staged(
     stages: Stages,
-    num_speculative_tokens: int,
+    tree: Tree | int,
     draft_sample_method: str = "greedy",
     max_model_len: int = 2**30,
 ) -> Drafter:
     """Build the drafter; its state [B, D] is the hidden state before the last token."""
-    depth = num_speculative_tokens
+    tree = chain_of(tree)
 
     def init(params, batch_size, capacity):
         return jnp.zeros((batch_size, stages.hidden_size), stages.dtype)
 
     def propose(params, state, text, sampling, keys, window):
-        path, laws = jnp.full((state.shape[0], depth), stages.vocab_size, jnp.int32), []
-        token = jnp.take_along_axis(text.tokens, text.lengths[:, None] - 1, axis=1)[:, 0]
-        carry = stages.start(params, state)
-        for level in range(depth):
-            carry, logits = stages.step(params, carry, token, level)
-            token, law = pick(logits, path, level, text, sampling, keys, draft_sample_method)
-            path, laws = path.at[:, level].set(token), [*laws, law]
-        probs = None if laws[0] is None else with_root(jnp.stack(laws))
-        return chain(text, path, reachable(text, depth, max_model_len), probs), state
+        def take_in(carry, tokens, level):
+            """Run one stage on every node: [B, W, C] and [B, W]."""
+            flat = carry.reshape(-1, carry.shape[-1])
+            found = stages.step(params, flat, tokens.reshape(-1), level)
+            return Known(*jax.tree.map(lambda leaf: leaf.reshape(*tokens.shape, -1), found))
+
+        def read(carry, front, level):
+            return carry, take_in(front.before.carry, front.tokens, level)
+
+        last = jnp.take_along_axis(text.tokens, text.lengths[:, None] - 1, axis=1)
+        root = take_in(stages.start(params, state)[:, None], last, 0)
+        draft, _ = grow(
+            tree, (), root, read, lambda known: known.logits,
+            text, sampling, keys, draft_sample_method, max_model_len, unrolled,
+        )  # fmt: skip
+        return draft, state
 
     def observe(params, state, text, seen, window):
         return last_of(seen.hidden, seen.count, state)
 
-    return Drafter(init, propose, observe, depth, depth + 1)
+    return Drafter(init, propose, observe, tree.depth, tree.num_nodes + 1)

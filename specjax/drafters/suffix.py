@@ -1,34 +1,23 @@
 """Suffix decoding: propose what most often followed the row's last tokens, while it is likely.
 
 Oliaro et al. 2024 (arXiv 2411.04975), as arctic_inference and vLLM do it: one index holds the
-row's own prompt and output, one holds responses of all rows. For every match length m a path of
-most frequent children is followed while the product of count(child) / count(node) is at least
-``min_token_prob``, for at most m * factor + offset tokens; the path with the greatest sum of
-these products wins, the longer match among equals, the row's own index before the common one.
+row's own prompt and output, one holds responses of all rows (``suffix_index``). Both draft
+(``suffix_guess``), with at most m * factor + offset tokens after a match of m; the greater sum of
+probabilities wins, the row's own index among equals.
 """
 
 import functools
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Int
 
 from specjax.drafters import suffix_index as trie
 from specjax.drafters.none import chain
-from specjax.drafters.suffix_index import COUNT, FIRST, NONE, TOKEN, Index
-from specjax.types import Drafter, Text
-
-
-class Guess(NamedTuple):
-    """The best path of one index: what Arctic calls a draft."""
-
-    tokens: Int[Array, "B K"]
-    probs: Float[Array, "B K"]
-    valid: Bool[Array, "B K"]
-    score: Float[Array, "B"]  # sum of the valid probs, in order
-    match: Int[Array, "B"]  # how many tokens of context led there; 0: none occurred
+from specjax.drafters.suffix_guess import Guess, better, guess
+from specjax.drafters.suffix_index import NONE, Index
+from specjax.types import Draft, Drafter, Text
 
 
 @functools.cache
@@ -38,31 +27,35 @@ def suffix(
     max_spec_factor: float = 1.0,
     min_token_prob: float = 0.1,
     max_spec_offset: float = 0.0,
+    use_tree_spec: bool = False,
 ) -> Drafter:
     """Build the drafter; its params are an ``Index`` of responses (one row), or None.
 
-    Names and defaults are vLLM's ``suffix_decoding_*``; ``max_spec_offset`` is Arctic's.
+    Names and defaults are vLLM's ``suffix_decoding_*``; ``max_spec_offset`` and
+    ``use_tree_spec``, the likeliest K strings instead of one, are Arctic's. A tree has a node
+    that is never used, more than a chain of K has: so the engine knows that it is one.
     """
-    depth = num_speculative_tokens
+    size, tree = num_speculative_tokens, use_tree_spec
+    budget = budgets(max_tree_depth, max_spec_factor, max_spec_offset, size)
 
     def init(params, batch_size, capacity):
         return trie.empty(batch_size, max_tree_depth, capacity)
 
     def propose(params, state, text, sampling, keys, window):
-        budget = budgets(max_tree_depth, max_spec_factor, max_spec_offset, depth)
         context, known = recent(text, max_tree_depth)
         nodes = jnp.where(known, state.active[:, : known.shape[1]], NONE)
-        guess = follow(state, nodes, budget, depth, min_token_prob)
+        best = guess(state, nodes, jnp.asarray(budget), size, min_token_prob, tree)
         if params is not None:
             nodes = jnp.where(known, trie.match(params, context), NONE)
-            guess = better(guess, follow(params, nodes, budget, depth, min_token_prob))
-        return chain(text, guess.tokens, guess.valid), state
+            common = guess(params, nodes, jnp.asarray(budget), size, min_token_prob, tree)
+            best = better(best, common)
+        return (branches if tree else chain_of)(text, best), state
 
     def observe(params, state, text, seen, window):
         end = jnp.where(seen.count > 0, seen.start + seen.count + 1, 0)
         return read(state, text, jnp.minimum(end, text.lengths))
 
-    return Drafter(init, propose, observe, depth, depth + 1)
+    return Drafter(init, propose, observe, size, size + 1 + tree)
 
 
 def read(index: Index, text: Text, end: Int[Array, "B"]) -> Index:
@@ -86,54 +79,25 @@ def recent(text: Text, max_tree_depth: int) -> tuple[Int[Array, "B M"], Bool[Arr
     return context, jnp.arange(1, most + 1)[None] < text.lengths[:, None]
 
 
-def budgets(max_tree_depth: int, factor: float, offset: float, limit: int) -> Int[Array, "M"]:
-    """Say how many tokens each match length may propose, rounded as Arctic's C++ does."""
+def budgets(max_tree_depth: int, factor: float, offset: float, limit: int) -> np.ndarray:
+    """Say how many tokens each match length 1 .. M may propose, rounded as Arctic's C++ does."""
     lengths = np.arange(1, max(max_tree_depth, 2), dtype=np.float32)
     allowed = lengths * np.float32(factor) + np.float32(offset)
     rounded = np.trunc(allowed.astype(np.float64) + 1e-6)
-    return jnp.asarray(np.clip(rounded, 0, limit), jnp.int32)
+    return np.clip(rounded, 0, limit).astype(np.int32)
 
 
-def follow(
-    index: Index, nodes: Int[Array, "B M"], budget: Int[Array, "M"], depth: int, least: float
-) -> Guess:
-    """Follow the most frequent children from each match length's node, and keep the best path.
-
-    ``nodes[b, m]`` is what m + 1 tokens matched, NONE if nothing. An index of one row serves all.
-    """
-    batch_size, most = nodes.shape
-    rows = jnp.arange(batch_size)[:, None] % index.size.shape[0]
-    level = jnp.arange(most)[None]  # the table of the matched nodes
-    matched, threshold = nodes != NONE, jnp.float32(least)
-    last = index.tables.shape[1] - 1
-
-    def extend(carry, number):
-        node, count, prob, alive, score = carry
-        table = jnp.minimum(level + number + 1, last)
-        child = index.tables[rows, table, node, FIRST]
-        alive &= (number < budget)[None] & (level + number + 1 <= last) & (child != NONE)
-        record = index.tables[rows, table, child]
-        prob = prob * (record[..., COUNT].astype(jnp.float32) / count.astype(jnp.float32))
-        alive &= prob >= threshold
-        score = score + jnp.where(alive, prob, 0.0)
-        out = record[..., TOKEN], prob, alive
-        return (child, record[..., COUNT], prob, alive, score), out
-
-    count = jnp.maximum(index.tables[rows, level, nodes, COUNT], 1)
-    one = jnp.ones(nodes.shape, jnp.float32)
-    start = (nodes, count, one, matched, jnp.zeros_like(one))
-    (_, _, _, _, score), paths = jax.lax.scan(extend, start, jnp.arange(depth))
-    ranked = jnp.where(matched, score, -1.0)[:, ::-1]  # the longest of equals comes first
-    best = most - 1 - jnp.argmax(ranked, axis=1).astype(jnp.int32)
-    row = jnp.arange(batch_size)
-    tokens, probs, valid = (jnp.swapaxes(path[:, row, best], 0, 1) for path in paths)
-    found = matched.any(axis=1)
-    return Guess(tokens, probs, valid, score[row, best], jnp.where(found, best + 1, 0))
+def chain_of(text: Text, best: Guess) -> Draft:
+    """Hang a path under the last committed token."""
+    return chain(text, best.tokens, best.valid)
 
 
-def better(own: Guess, common: Guess) -> Guess:
-    """Choose per row: the row's own index unless the common one scores higher."""
-    wins = common.score > own.score
-    return jax.tree.map(
-        lambda a, b: jnp.where(wins.reshape(-1, *[1] * (a.ndim - 1)), b, a), own, common
-    )
+def branches(text: Text, best: Guess) -> Draft:
+    """Hang a tree under the last committed token, and the node that is never used."""
+    path = chain_of(text, best)
+
+    def padded(nodes, value):
+        return jnp.pad(nodes, ((0, 0), (0, 1)), constant_values=value)
+
+    parents = jnp.pad(best.parents, ((0, 0), (1, 0)))
+    return Draft(padded(path.tokens, 0), padded(parents, 0), padded(path.valid, False), None)

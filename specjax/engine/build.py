@@ -12,15 +12,17 @@ from specjax.drafters.draft_model import draft_model
 from specjax.drafters.feature import feature
 from specjax.drafters.hidden_states import hidden_states
 from specjax.drafters.ngram import ngram
-from specjax.drafters.none import none
+from specjax.drafters.none import none, silent
 from specjax.drafters.stages import staged
 from specjax.drafters.suffix import suffix
 from specjax.drafters.translated import Bilingual, Dictionary, translated
+from specjax.drafters.tree import Tree
 from specjax.engine import extraction
 from specjax.engine.corpus import Corpus
+from specjax.engine.corpus_file import load as load_corpus
 from specjax.engine.device import shard
 from specjax.engine.rule_options import LOSSY
-from specjax.engine.speculative import MODEL_FREE, SpeculativeConfig
+from specjax.engine.speculative import MODEL_FREE, SpeculativeConfig, predicted
 from specjax.engine.tokenizer import Tokenizer, load_tokenizer
 from specjax.engine.vocabulary import Vocabulary, check_same, find_shared
 from specjax.models.build import HeadConfig, build_feature_head, build_stages, build_target
@@ -79,10 +81,13 @@ def match(target: Model, draft: Model, *, heterogeneous: bool) -> Model:
 def describe_head(target: Model, config: SpeculativeConfig) -> Head:
     """Read what a head is; an MTP layer is part of the target's own checkpoint by default.
 
-    Raises ValueError when it is no head of this kind, or of another target, or when it has
-    fewer stages than tokens are to be drafted.
+    A feature head is used again for tokens beyond those it was trained to predict, each time
+    for all of them (vLLM's rule).
+
+    Raises ValueError when it is no head of this kind, or of another target, when it has fewer
+    stages than tokens are to be drafted, or when these are no multiple of what it predicts.
     """
-    method, depth = str(config.method), config.num_speculative_tokens
+    method, depth = str(config.method), config.depth
     folder = target.folder if config.model is None else resolve(config.model)
     head = Head(folder, read_head_config(folder, method, target.config), method)
     stages = depth
@@ -92,8 +97,14 @@ def describe_head(target: Model, config: SpeculativeConfig) -> Head:
         stages = head.config.num_stages
     if depth > stages:
         raise ValueError(
-            f"num_speculative_tokens={depth} is more than the {stages} tokens that {folder} can "
-            f"draft: use at most {stages}."
+            f"{config.name_depth()} is more than the {stages} tokens that {folder} can draft: "
+            f"use at most {stages}."
+        )
+    own = predicted(str(folder), method)
+    if own is not None and depth > own and depth % own:
+        raise ValueError(
+            f"num_speculative_tokens={depth} must be divisible by the {own} tokens that {folder} "
+            f"predicts: use {depth - depth % own}."
         )
     return head
 
@@ -113,13 +124,48 @@ def build_engine(
     if isinstance(draft, Head) and isinstance(draft.config, FeatureConfig):
         taps = draft.config.taps
     model = build_target(target.config, taps)
-    drafter = choose_drafter(model, draft, config)
+    drafter = choose_drafter(model, draft, config, config.num_speculative_tokens)
     return Engine(model, drafter, choose_rule(config, drafter), window=0)
 
 
-def choose_drafter(model: Target, draft: Model | Head | None, config: SpeculativeConfig) -> Drafter:
-    """Build the drafter that a config asks for."""
-    depth, method = config.num_speculative_tokens, config.draft_sample_method
+def build_schedule(
+    engine: Engine, draft: Model | Head | None, config: SpeculativeConfig | None
+) -> tuple[Engine, ...]:
+    """Build the engine for each number of running requests: 1, 2, ..., the last one also for more.
+
+    They differ in how much they draft (num_speculative_tokens_per_batch_size; where its ranges
+    leave a gap, the range before it goes on) and share one state: while nothing is drafted, the
+    drafter still follows the text.
+    """
+    ranges = config and config.num_speculative_tokens_per_batch_size
+    if config is None or not ranges or not engine.drafter.depth:
+        return (engine,)
+    depths: list[int] = []
+    for low, high, depth in ranges:
+        depths += depths[-1:] * (low - 1 - len(depths))
+        depths += [depth] * (high + 1 - low)
+
+    def at(depth: int) -> Engine:
+        if depth == engine.drafter.depth:
+            return engine
+        if depth == 0:
+            return engine._replace(drafter=silent(engine.drafter))
+        return engine._replace(drafter=choose_drafter(engine.target, draft, config, depth))
+
+    return tuple(map(at, depths))
+
+
+def choose_drafter(
+    model: Target, draft: Model | Head | None, config: SpeculativeConfig, depth: int
+) -> Drafter:
+    """Build the drafter that a config asks for, to draft ``depth`` tokens."""
+    method, vocab_size = config.draft_sample_method, model.vocab_size
+    shape = config.shape if depth == config.num_speculative_tokens else depth
+    if isinstance(shape, Tree) and shape.top_k > vocab_size:
+        raise ValueError(
+            f"a node of the draft tree has up to {shape.top_k} children, and the vocabulary "
+            f"{vocab_size} tokens: ask for fewer."
+        )
     reach = config.max_model_len or 2**30
     if config.method == "suffix":
         return suffix(
@@ -128,6 +174,7 @@ def choose_drafter(model: Target, draft: Model | Head | None, config: Speculativ
             config.suffix_decoding_max_spec_factor,
             config.suffix_decoding_min_token_prob,
             config.suffix_decoding_max_spec_offset,
+            config.suffix_decoding_use_tree_spec,
         )
     if draft is None:
         return ngram(depth, config.prompt_lookup_max or 0, config.prompt_lookup_min or 0)
@@ -135,20 +182,27 @@ def choose_drafter(model: Target, draft: Model | Head | None, config: Speculativ
         reach = min(draft.config.max_position_embeddings, reach)
         own = build_target(draft.config)
         if draft.dictionary is not None:
-            own = translated(own, model.vocab_size)
-        return draft_model(own, depth, method, reach)
+            own = translated(own, vocab_size)
+        return draft_model(own, shape, method, reach)
     if isinstance(draft.config, FeatureConfig):
         head = build_feature_head(draft.config)
-        return feature(head, model.vocab_size, depth, method, reach)
-    return staged(build_stages(draft.config), depth, method, reach)
+        return feature(head, shape, method, reach)
+    return staged(build_stages(draft.config), shape, method, reach)
 
 
-def build_corpus(config: SpeculativeConfig | None) -> Corpus | None:
-    """Make room for the responses that suffix decoding shares, unless none are to be kept."""
+def build_corpus(config: SpeculativeConfig | None, tokenizer: Tokenizer) -> Corpus | None:
+    """Make room for the responses that suffix decoding shares, or None if there are none.
+
+    Raises ValueError when a saved corpus is of another tokenizer.
+    """
     if config is None or config.method != "suffix":
         return None
-    most = config.suffix_decoding_max_cached_requests
-    return Corpus(config.suffix_decoding_max_tree_depth, most) if most else None
+    path, most = config.suffix_decoding_corpus, config.suffix_decoding_max_cached_requests
+    saved = [] if path is None else load_corpus(Path(path), tokenizer)
+    capacity = config.suffix_decoding_max_cached_tokens
+    if not most:  # nothing is learned, so nothing has to go
+        most, capacity = len(saved), sum(map(len, saved))
+    return Corpus(config.suffix_decoding_max_tree_depth, most, capacity, saved) if most else None
 
 
 def choose_rule(config: SpeculativeConfig, drafter: Drafter) -> Rule:

@@ -10,8 +10,8 @@ import numpy as np
 
 from specjax.compile_cache import probe
 from specjax.engine.extraction import METHOD
-from specjax.engine.loop import Progress
 from specjax.engine.params import SamplingParams
+from specjax.engine.rounds import Progress
 from specjax.engine.speculative import SpeculativeConfig, read_mapping, suggest, warn_inert
 from specjax.weights.hidden_states import write_hidden_states
 

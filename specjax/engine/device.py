@@ -3,6 +3,7 @@
 The only file that reaches npu_bridge, and it does so when it is asked to.
 """
 
+import math
 from types import ModuleType
 
 import jax
@@ -10,11 +11,13 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from specjax.config import ModelConfig
-from specjax.engine.loop import XLA, Driver
+from specjax.engine.driver import XLA, Driver
 from specjax.types import Params, PyTree
 
 BRIDGED = ("npu", "torch-cpu")
-SPLIT_OUTPUTS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")  # column parallel
+SPLIT_OUTPUTS = (  # column parallel
+    *("q_proj", "k_proj", "v_proj", "q_b_proj", "kv_b_proj", "gate_proj", "up_proj"),
+)
 SPLIT_INPUTS = ("o_proj", "down_proj")  # row parallel: XLA adds the all-reduce
 
 
@@ -67,7 +70,10 @@ def choose_driver(device: str, params: Params, *, host_drafter: bool) -> tuple[D
     if device not in BRIDGED:
         return XLA, params
     executor = bridge().Executor(device, host_drafter)
-    driver = Driver(executor.init_state, executor.prefill, executor.generate, executor.admit)
+    driver = Driver(
+        executor.init_state, executor.place, executor.prefill, executor.generate,
+        executor.admit, executor.leave, executor.select,
+    )  # fmt: skip
     return driver, executor.place_params(params)
 
 
@@ -79,11 +85,14 @@ def choose_dtype(dtype: str, mesh: Mesh, device: str = "auto") -> str:
 
 def check_divisible(config: ModelConfig, mesh: Mesh) -> None:
     """Raise ValueError, naming the sizes that work, unless every split comes out even."""
-    sizes = (
-        config.num_heads * config.head_dim,
-        config.num_kv_heads * config.head_dim,
-        config.intermediate_size,
-    )
+    latent, columns = config.latent, config.intermediate_size
+    if config.experts is not None:  # what divides both divides their greatest common divisor
+        columns = math.gcd(columns, config.experts.moe_intermediate_size)
+    query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    if latent is not None:
+        query = config.num_heads * (latent.qk_nope_head_dim + latent.qk_rope_head_dim)
+        key = config.num_heads * math.gcd(latent.qk_nope_head_dim, latent.v_head_dim)
+    sizes = (query, key, columns)
     if any(size % mesh.size for size in sizes):
         works = [n for n in range(1, mesh.size) if not any(size % n for size in sizes)]
         raise ValueError(
@@ -93,15 +102,18 @@ def check_divisible(config: ModelConfig, mesh: Mesh) -> None:
 
 
 def shard(params: PyTree, mesh: Mesh) -> PyTree:
-    """Split the matrices of attention and MLP over the mesh, replicate the rest."""
+    """Split the matrices of attention and MLP over the mesh, replicate the rest.
+
+    Of a stack of experts each is split like an MLP.
+    """
 
     def place(path, leaf):
         names = [getattr(key, "key", None) for key in path]
         split: tuple = (None,) * leaf.ndim
         if any(name in SPLIT_OUTPUTS for name in names):
-            split = ("tensor", *split[1:])
-        elif any(name in SPLIT_INPUTS for name in names) and leaf.ndim == 2:
-            split = (None, "tensor")
+            split = (*split[2:], "tensor", None) if leaf.ndim > 1 else ("tensor",)
+        elif any(name in SPLIT_INPUTS for name in names) and leaf.ndim > 1:
+            split = (*split[1:], "tensor")
         return jax.device_put(leaf, NamedSharding(mesh, PartitionSpec(*split)))
 
     return jax.tree_util.tree_map_with_path(place, params)

@@ -1,7 +1,7 @@
 """``LLM``: the offline interface, with vLLM's names."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from specjax.engine.build import (
     Model,
     build_corpus,
     build_engine,
+    build_schedule,
     describe,
     describe_head,
     load,
@@ -25,21 +26,19 @@ from specjax.engine.intake import Prompt
 from specjax.engine.legacy import accept_engine_only, translate_legacy
 from specjax.engine.outputs import RequestOutput
 from specjax.engine.params import SamplingParams
+from specjax.engine.plan import HISTORY
 from specjax.engine.progress import bar
 from specjax.engine.recorder import Recorder
 from specjax.engine.report import Sample, request_output, steps
+from specjax.engine.rounds import Progress
 from specjax.engine.rows import Request
 from specjax.engine.speculative import MODEL_FREE, SpeculativeConfig
 from specjax.engine.tokenizer import load_generation_config, load_tokenizer
 from specjax.engine.transcript import Transcript
 from specjax.metrics import Counter, SpecDecodeCounters, Vector
+from specjax.types import Params
 
 ROUNDS_PER_STOP_CHECK = 8  # a stop string is seen on the host: look often, waste little
-
-
-def most(values: Iterable[int | None]) -> int | None:
-    """Return the largest number that is not None."""
-    return max((value for value in values if value is not None), default=None)
 
 
 class LLM:
@@ -93,7 +92,9 @@ class LLM:
             raise ValueError(f"seed must be an integer, got {seed!r}.")
         mesh = choose_devices(device, tensor_parallel_size)
         given = legacy or speculative_config
-        self.speculative_config = None if given is None else SpeculativeConfig.from_dict(given)
+        self.speculative_config = (
+            None if given is None else SpeculativeConfig.from_dict(given, resolve(model))
+        )
         self.connector = read_connector(kv_transfer_config, self.speculative_config)
         dtype = choose_dtype(dtype, mesh, device)
         target, draft = self._describe(model, tokenizer, dtype, max_model_len)
@@ -109,11 +110,11 @@ class LLM:
                 f"max_model_len must be between 1 and the model's {own}, got {max_model_len}."
             )
         if self.speculative_config is not None:
-            depth = self.speculative_config.num_speculative_tokens
-            if depth >= self.max_model_len:
+            config = self.speculative_config
+            if config.depth >= self.max_model_len:
                 raise ValueError(
-                    f"num_speculative_tokens={depth} must be less than max_model_len="
-                    f"{self.max_model_len}: 3 to 8 is usual."
+                    f"{config.name_depth()} must be less than max_model_len={self.max_model_len}: "
+                    "3 to 8 is usual."
                 )
         self.model_config, self.max_num_seqs = target.config, max_num_seqs
         self.defaults = load_generation_config(target.folder)
@@ -126,7 +127,8 @@ class LLM:
             seed=seed,
         )
         self.engine = build_engine(target, draft, self.speculative_config)
-        self.corpus = build_corpus(self.speculative_config)
+        self.schedule = build_schedule(self.engine, draft, self.speculative_config)
+        self.corpus = build_corpus(self.speculative_config, target.tokenizer)
         self.driver, self.params = choose_driver(
             device, load(target, draft, mesh), host_drafter=draft is None and not self.connector
         )
@@ -157,7 +159,7 @@ class LLM:
         samples: dict[int, Sample] = {}
         total = sum(len(requests) for _, requests in batch)
         recorder = None if trace is None else Recorder(Path(trace), number, batch)
-        max_rounds = loop.HISTORY if recorder is None else 1
+        max_rounds = HISTORY if recorder is None else 1
         everything = [request for _, requests in batch for request in requests]
         for sample in self._run(everything, number, max_rounds):
             if recorder is not None:
@@ -269,20 +271,25 @@ class LLM:
         self.num_requests += len(batch)
         return batch
 
+    def start_learning(self) -> tuple[Params, loop.Learn | None]:
+        """Return the parameters and, where responses are shared, what teaches the drafter."""
+        config = self.speculative_config
+        if self.corpus is None or config is None:
+            return self.params, None
+        shares = config.suffix_decoding_max_cached_requests
+        params = self.params._replace(draft=self.corpus.index)
+        return params, follow(self.corpus) if shares else None
+
     def _run(
-        self, requests: list[Request], number: int, max_rounds: int = loop.HISTORY
+        self, requests: list[Request], number: int, max_rounds: int = HISTORY
     ) -> Iterator[Sample]:
         """Drive the loop, keep each request's transcript, and count what was drafted.
 
         ``number`` is the first request's, for the names of files.
         """
-        engine = self.engine._replace(
-            num_logprobs=most(request.params.logprobs for request in requests),
-            num_prompt_logprobs=most(request.params.prompt_logprobs for request in requests),
-        )
         transcripts: dict[int, Transcript] = {}
 
-        def watch(progress: loop.Progress) -> int | None:
+        def watch(progress: Progress) -> int | None:
             if progress.index not in transcripts:
                 transcripts[progress.index] = Transcript(
                     self.intake.tokenizer, progress, self.intake.eos_ids
@@ -291,16 +298,15 @@ class LLM:
 
         if any(request.params.stop for request in requests):
             max_rounds = min(max_rounds, ROUNDS_PER_STOP_CHECK)
-        params, learn = self.params, None
-        if self.corpus is not None:
-            params, learn = params._replace(draft=self.corpus.index), follow(self.corpus)
+        params, learn = self.start_learning()
         for progress in loop.run(
-            engine,
+            self.engine,
             params,
             requests,
             max_num_seqs=self.max_num_seqs,
             watch=watch,
             learn=learn,
+            schedule=self.schedule,
             export=None if self.connector is None else partial(self.connector.save, number),
             max_rounds=max_rounds,
             driver=self.driver,

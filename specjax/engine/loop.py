@@ -1,84 +1,29 @@
-"""Drive ``prefill`` and ``generate`` over a queue of requests, slot by slot.
+"""Continuous batching: read prompts and run rounds, over slots that requests join and leave.
 
-Each request is read alone, as a batch of one, and admitted to a slot; so what a row
-computes while it is read never depends on its mates. Everything compiled here is compiled
-once per (layout, slots, capacity, window).
+Each request is read alone, as a batch of one, in chunks that depend on its own length only; so
+what a row computes while it is read never depends on its mates. Joining and leaving compile
+nothing: every program belongs to a shape of the ``Plan``.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from specjax import cache, decode
 from specjax.engine import rows
-from specjax.engine.rows import Request, bucket, layout, row
-from specjax.types import RUNNING, STOPPED, Engine, Params, State, StepInfo
+from specjax.engine.driver import XLA, Driver
+from specjax.engine.plan import Level, Plan, fitted, next_chunk
+from specjax.engine.rounds import Progress
+from specjax.engine.rows import Request
+from specjax.engine.scheduler import Scheduler
+from specjax.sampling import Sampling
+from specjax.types import Engine, Params, State, Text
 
-HISTORY = 64  # rounds per entry of the compiled loop
-PREFILL_CHUNKS = 16, 32, 64, 96, 128, 192, 256
-MOST_PADDING = 32  # positions: computing more of them takes longer than reading the weights again
-LEAST_WINDOW = 64
-
-init_state = jax.jit(decode.init_state, static_argnums=0)
 idle = jax.jit(rows.idle, static_argnums=(0, 1, 2))
-prefill = jax.jit(decode.prefill, static_argnums=(0, 4), donate_argnums=2)
-generate = jax.jit(decode.generate, static_argnums=(0, 5), donate_argnums=2)
-admit = jax.jit(cache.admit, donate_argnums=0)
-
-
-class Driver(NamedTuple):
-    """Who runs what the loop asks for: XLA here, or a bridge to another kind of device."""
-
-    init_state: Callable  # as decode.init_state
-    prefill: Callable  # as decode.prefill
-    generate: Callable  # as decode.generate
-    admit: Callable  # as cache.admit
-
-
-XLA = Driver(init_state, prefill, generate, admit)
-
-
-class Round(NamedTuple):
-    """What one round did for one request; ``tokens`` are committed."""
-
-    tokens: list[int]
-    drafted: list[int]
-    num_accepted: int
-    logprobs: Any  # per token: (ids, values, rank), or None
-
-
-@dataclass
-class Progress:
-    """A request on its way: what the loop knows, and what it reports."""
-
-    index: int
-    request: Request
-    rounds: list[Round] = field(default_factory=list)  # rounds[0] is the undrafted first token
-    tokens: list[int] = field(default_factory=list)  # of all rounds, kept: every round asks
-    prompt_logprobs: list[Any] = field(default_factory=list)
-    finish_reason: Literal["stop", "length"] | None = None
-    kv_transfer_params: Mapping[str, str] | None = None  # what ``Export`` returned
-
-    def cut(self, num_tokens: int) -> None:
-        """Keep the first ``num_tokens`` output tokens and the rounds that made them."""
-        del self.tokens[num_tokens:]
-        kept = []
-        for one in self.rounds:
-            if num_tokens <= 0:
-                break
-            logprobs = one.logprobs and one.logprobs[:num_tokens]
-            kept.append(one._replace(tokens=one.tokens[:num_tokens], logprobs=logprobs))
-            num_tokens -= len(one.tokens)
-        self.rounds = kept
-
 
 Watch = Callable[[Progress], int | None]  # how many output tokens to keep, if it should stop
-Learn = Callable[[Progress], Any]  # what the drafter's parameters are from now on
+Learn = Callable[[Progress | None], Any]  # what the drafter's parameters are now
 Export = Callable[[Progress, Any], Mapping[str, str]]  # a finished row's drafter state, saved
 
 
@@ -88,138 +33,246 @@ def run(
     requests: Sequence[Request],
     *,
     max_num_seqs: int,
-    watch: Watch | None = None,
-    learn: Learn | None = None,
-    export: Export | None = None,
-    max_rounds: int = HISTORY,
-    driver: Driver = XLA,
+    max_rounds: int | None = None,
+    **options: Any,
 ) -> Iterator[Progress]:
     """Complete all requests; yield a request's ``Progress`` whenever it has grown.
 
-    First come, first served: a slot is refilled as soon as it is free. ``engine.window``
-    is set here. ``watch`` sees each request that has grown and may stop it; then ``learn`` sees
-    it, and may give the drafter other parameters. ``export`` sees those that have finished.
+    ``max_rounds`` bounds the rounds between two looks at the requests; ``options`` are `Loop`'s.
     """
     if not requests:
         return
-    shape = layout(requests, engine.target.vocab_size, engine.drafter.depth)
-    capacity = bucket(max(r.limit for r in requests) + engine.drafter.nodes, LEAST_WINDOW)
-    slots = bucket(min(len(requests), max_num_seqs), 1)
-    slots = min(slots, max_num_seqs)
-    state = driver.init_state(engine, params, *idle(slots, shape, capacity))
-    waiting = deque(Progress(i, request) for i, request in enumerate(requests))
-    live: dict[int, Progress] = {}
-    while waiting or live:
-        free = [slot for slot in range(slots) if slot not in live]
-        for slot in free[: len(waiting)]:
-            progress = waiting.popleft()
-            one = read_prompt(engine, params, progress, shape, capacity, driver)
-            settle(progress, int(one.text.reason[0]), watch)
-            hand_over(progress, one, 0, export)
-            params = params if learn is None else params._replace(draft=learn(progress))
-            yield progress
-            if progress.finish_reason is None:
-                state, live[slot] = driver.admit(state, slot, one), progress
-        if not live:
-            continue
-        engine = engine._replace(window=fit_window(engine, live.values(), capacity))
-        min_running = len(live) if waiting else 1
-        asked = (max_rounds, min_running, HISTORY)
-        state, infos, rounds = driver.generate(engine, params, state, *asked)
-        if rounds == 0:
-            raise RuntimeError(f"no progress in a window of {engine.window}: {capacity=}")
-        text, infos = jax.device_get((state.text, infos))
-        for slot, progress in list(live.items()):
-            unpack(progress, slot, text.tokens[slot], infos, int(rounds))
-            settle(progress, int(text.reason[slot]), watch)
-            hand_over(progress, state, slot, export)
-            params = params if learn is None else params._replace(draft=learn(progress))
-            yield progress
-            if progress.finish_reason is not None:
-                del live[slot]
-                if text.reason[slot] == RUNNING:
-                    state = stop(state, slot)
+    drafter, vocab_size = engine.drafter, engine.target.vocab_size
+    plan = fitted(requests, vocab_size, drafter.depth, drafter.room, max_num_seqs)
+    loop = Loop(engine, params, plan, **options)
+    loop.scheduler.num_slots = plan.sizes[-1]
+    loop.scheduler.put([Progress(i, request) for i, request in enumerate(requests)])
+    while len(loop.scheduler):
+        yield from loop.step(max_rounds)
 
 
-def read_prompt(
-    engine, params, progress: Progress, shape, capacity: int, driver: Driver = XLA
-) -> State:
-    """Prefill one request in chunks, alone; it comes out with its first token."""
-    request = progress.request
-    state = driver.init_state(engine, params, *row(request, shape, capacity))
-    start, length = 0, len(request.prompt)
-    while start < length:
-        chunk = next_chunk(length - start)
-        window = min(bucket(start + chunk + 1, LEAST_WINDOW), capacity)
-        one = engine._replace(window=window)
-        state, info, prompt = driver.prefill(one, params, state, start, chunk)
+class Loop:
+    """The state of a batch, and what is done with it step by step.
+
+    Args:
+        plan: the shapes; ``engine.window`` and the numbers of log probabilities are set by it.
+        schedule: how much to draft: entry i is the engine to use while i + 1 requests run, the
+            last one also when more do. All of them share ``engine``'s state.
+        watch: sees each request that has grown, and may stop it.
+        export: sees those that have finished, with their row of the drafter's state.
+        learn: sees each then; asked for the drafter's parameters whenever they are used, since
+            other runs may have taught it in between.
+        alternate: read one chunk of a prompt, then run a round, so that rows that run never
+            wait for more than one chunk. Otherwise all prompts come first that have a slot.
+        scheduler: whose queue to serve.
+        driver: who runs the programs; ``params`` lie where it wants them.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        params: Params,
+        plan: Plan,
+        *,
+        schedule: Sequence[Engine] = (),
+        watch: Watch | None = None,
+        learn: Learn | None = None,
+        export: Export | None = None,
+        alternate: bool = False,
+        scheduler: Scheduler | None = None,
+        driver: Driver = XLA,
+    ):
+        self.engine, self.params, self.plan, self.driver = engine, params, plan, driver
+        self.schedule = tuple(schedule) or (engine,)
+        self.scheduler = Scheduler(plan.sizes) if scheduler is None else scheduler
+        self.state: State | None = None
+        self.level = plan.levels[0]
+        self._watch, self._learn, self._export = watch, learn, export
+        self._alternate = alternate
+        self._row: State | None = None  # of the request that is being read
+        self._num_read = 0  # positions of it
+        self._calm = 0  # rounds for which the batch has been too large
+        self._chunk_was_last = False
+
+    def step(self, max_rounds: int | None = None) -> list[Progress]:
+        """Read one chunk of a prompt or run rounds; return the requests that have grown."""
+        patient = self._alternate and self._chunk_was_last and bool(self.scheduler.live)
+        reading = None if patient else self.scheduler.next()
+        self._chunk_was_last = reading is not None
+        return self._run(max_rounds) if reading is None else self._read(reading)
+
+    def abort(self, progress: Progress) -> None:
+        """Forget a request wherever it is; its slot is free at once."""
+        if progress.finish_reason is None:
+            progress.finish_reason = "abort"
+            self._note(progress)
+
+    def _read(self, progress: Progress) -> list[Progress]:
+        """Read the next chunk of a prompt; with the last one comes the first token."""
+        request, plan = progress.request, self.plan
+        row, start = self._row, self._num_read
+        if row is None:
+            row, start = self.begin(*rows.row(request, plan.reading.layout, plan.capacity)), 0
+        scored, length = request.params.prompt_logprobs is not None, len(request.prompt)
+        chunk = next_chunk(length - start, plan.scored_chunks if scored else plan.chunks)
+        engine = self.reader(plan.window(start + chunk + 1), scored)
+        row, info, prompt = self.driver.prefill(engine, self._taught(), row, start, chunk)
         if prompt is not None:
             ids, values, ranks = jax.device_get(prompt)
             real = min(chunk, length - 1 - start)
             progress.prompt_logprobs += list(zip(ids[0], values[0], ranks[0], strict=True))[:real]
-        start += chunk
-    text, infos = jax.device_get((state.text, jax.tree.map(lambda x: x[None], info)))
-    unpack(progress, 0, text.tokens[0], infos, 1)
-    return state
+        self._row, self._num_read = row, start + chunk
+        if start + chunk < length:
+            return []
+        text, info = jax.device_get((row.text, info))
+        progress.extend(text.tokens[0], jax.tree.map(lambda x: x[None], info), 0, 1)
+        progress.settle(int(text.reason[0]))
+        self._note(progress, row)
+        self._row = None
+        if progress.finish_reason is None:
+            self._admit(progress, row)
+        return [progress]
 
+    def _run(self, max_rounds: int | None) -> list[Progress]:
+        """Run rounds for all live rows."""
+        self._shrink()
+        live, plan = self.scheduler.live, self.plan
+        engine = self.decoder(len(live), self._window(), self.level)
+        most = min(max_rounds or plan.history, plan.history)
+        state, infos, rounds = self.driver.generate(
+            engine, self._taught(), self.state, most, self._fewest(), plan.history
+        )
+        self.state = state
+        text, infos, rounds = jax.device_get((state.text, infos, rounds))
+        if rounds == 0:
+            raise RuntimeError(f"no progress in a window of {engine.window}: {plan.capacity=}")
+        self._calm += int(rounds)
+        grown = list(live.items())
+        for slot, progress in grown:
+            progress.extend(text.tokens[slot], infos, slot, int(rounds))
+            progress.settle(int(text.reason[slot]))
+            self._note(progress, self.state, slot)
+        return [progress for _, progress in grown]
 
-def next_chunk(left: int) -> int:
-    """Choose how many positions of a prompt to read at once, when ``left`` are left."""
-    over = min((c for c in PREFILL_CHUNKS if c >= left), default=PREFILL_CHUNKS[-1])
-    under = max((c for c in PREFILL_CHUNKS if c <= left), default=over)
-    return over if over - left <= MOST_PADDING else under
+    def begin(self, text: Text, sampling: Sampling, keys: jax.Array) -> State:
+        """Allocate a state."""
+        return self.driver.init_state(self.engine, self.params, text, sampling, keys)
 
+    def stack(self, requests: Sequence[Request], level: Level) -> Sampling:
+        """Lay the sampling parameters of a batch out, one row for each request."""
+        each = [jax.device_get(rows.sampling_row(request, level.layout)) for request in requests]
+        stacked = jax.tree.map(lambda *leaves: np.concatenate(leaves), *each)
+        return self.driver.place(self.params, stacked)
 
-def fit_window(engine: Engine, live, capacity: int) -> int:
-    """Choose the prefix of the cache to read: a power of two, and few different ones.
+    def reader(self, window: int, scored: bool) -> Engine:
+        """Return what reads prompts."""
+        return self.engine._replace(
+            window=window,
+            num_logprobs=self.plan.reading.num_logprobs,
+            num_prompt_logprobs=self.plan.num_prompt_logprobs if scored else None,
+        )
 
-    Every window recompiles the step, so when the largest that will ever be needed is at
-    most four times the smallest that serves now, begin with it.
-    """
-    nodes = engine.drafter.nodes
-    now = max(len(p.request.prompt) + len(p.tokens) for p in live) + nodes
-    ever = max(p.request.limit for p in live) + nodes
-    now, ever = bucket(now, LEAST_WINDOW), bucket(ever, LEAST_WINDOW)
-    return min(ever if ever <= 4 * now else now, capacity)
+    def decoder(self, num_running: int, window: int, level: Level) -> Engine:
+        """Return what runs rounds of so many rows."""
+        engine = self._engine_for(num_running)
+        return engine._replace(window=window, num_logprobs=level.num_logprobs)
 
+    def _engine_for(self, num_running: int) -> Engine:
+        """Return who drafts how much.
 
-def unpack(progress: Progress, slot: int, row_tokens, infos: StepInfo, rounds: int) -> None:
-    """Append a slot's part of the stacked infos to its request."""
-    end = len(progress.request.prompt) + len(progress.tokens)
-    for r in range(rounds):
-        count = int(infos.num_emitted[r, slot])
-        if not count:
-            continue
-        logprobs = None
-        if infos.logprobs is not None:
-            ids, values, ranks = (leaf[r, slot, :count] for leaf in infos.logprobs)
-            logprobs = list(zip(ids, values, ranks, strict=True))
-        tokens = np.asarray(row_tokens[end : end + count]).tolist()
-        drafted = [token for token in infos.drafted[r, slot].tolist() if token >= 0]
-        accepted = int(infos.num_accepted[r, slot])
-        progress.rounds.append(Round(tokens, drafted, accepted, logprobs))
-        progress.tokens += tokens
-        end += count
+        The rows of a batch that is about to shrink count as more than half of its slots: so few
+        engines meet each size.
+        """
+        counted = max(num_running, self.scheduler.smaller() + 1)
+        return self.schedule[min(counted, len(self.schedule)) - 1]
 
+    def _window(self) -> int:
+        """Choose what the live rows need to see."""
+        room, live = self.engine.drafter.room, self.scheduler.live.values()
+        now, ever = max(one.length for one in live), max(one.request.limit for one in live)
+        return self.plan.window(now + room, ever + room)
 
-def settle(progress: Progress, reason: int, watch: Watch | None) -> None:
-    """Record whether, and why, a request has finished."""
-    if reason != RUNNING:
-        progress.finish_reason = "stop" if reason == STOPPED else "length"
-    keep = watch(progress) if watch else None
-    if keep is not None:
-        progress.cut(keep)
-        progress.finish_reason = "stop"
+    def _fewest(self) -> int:
+        """Return how many rows must run for the rounds to go on as they are."""
+        running, smaller = len(self.scheduler.live), self.scheduler.smaller()
+        if self.scheduler.waiting:
+            return running
+        fewest, least = running, smaller + 1 if running > smaller else 1
+        while fewest > least and self._engine_for(fewest - 1) == self._engine_for(running):
+            fewest -= 1
+        return fewest
 
+    def _taught(self) -> Params:
+        """Return the parameters with what the drafter has learned, here or in another run."""
+        if self._learn is None:
+            return self.params
+        return self.params._replace(draft=self._learn(None))
 
-def hand_over(progress: Progress, state: State, slot: int, export: Export | None) -> None:
-    """Show a finished request's row of the drafter's state to whoever saves it."""
-    if export is not None and progress.finish_reason is not None:
-        row = jax.tree.map(lambda leaf: leaf[slot], state.drafter)
-        progress.kv_transfer_params = export(progress, row)
+    def _note(self, progress: Progress, state: State | None = None, slot: int = 0) -> None:
+        """Tell who watches that a request has grown or ended, and let go of it if it has ended.
 
+        ``slot`` of ``state`` is its row.
+        """
+        keep = self._watch(progress) if self._watch else None
+        if keep is not None:
+            progress.cut(keep)
+            progress.finish_reason = "stop"
+        if self._export and state is not None and progress.finish_reason is not None:
+            row = jax.tree.map(lambda leaf: leaf[slot], state.drafter)
+            progress.kv_transfer_params = self._export(progress, row)
+        if self._learn is not None:
+            self._learn(progress)
+        if progress.finish_reason is not None:
+            self._let_go(progress)
 
-def stop(state: State, slot: int) -> State:
-    """Make sure a slot runs no further (a stop string is seen only on the host)."""
-    reason = jnp.where(jnp.arange(state.text.reason.shape[0]) == slot, STOPPED, state.text.reason)
-    return state._replace(text=state.text._replace(reason=reason))
+    def _let_go(self, progress: Progress) -> None:
+        if progress is self.scheduler.reading:
+            self._row = None
+        slot = self.scheduler.remove(progress)
+        if slot is not None and self.state is not None:
+            self.state = self.driver.leave(self.state, slot)
+            self._lay_out(self.plan.level([one.request for one in self.scheduler.live.values()]))
+
+    def _admit(self, progress: Progress, row: State) -> None:
+        """Give the request that has been read a slot, in a batch that is large enough."""
+        scheduler, plan = self.scheduler, self.plan
+        self._lay_out(
+            plan.level([progress.request, *(one.request for one in scheduler.live.values())])
+        )
+        if self.state is None:
+            nobody = idle(scheduler.num_slots, self.level.layout, plan.capacity)
+            self.state = self.begin(*nobody)
+        if len(scheduler.live) == scheduler.num_slots:
+            self._resize(scheduler.larger())
+        if self.level != plan.reading:
+            row = row._replace(sampling=self.stack([progress.request], self.level))
+        self.state = self.driver.admit(self.state, scheduler.place(), row)
+
+    def _lay_out(self, level: Level) -> None:
+        """Give the batch what its rows ask for, no more."""
+        if level == self.level:
+            return
+        self.level, live = level, self.scheduler.live
+        if self.state is not None:
+            nobody = rows.NOBODY
+            asked = [
+                live[slot].request if slot in live else nobody
+                for slot in range(self.scheduler.num_slots)
+            ]
+            self.state = self.state._replace(sampling=self.stack(asked, level))
+
+    def _shrink(self) -> None:
+        """Make the batch smaller if it has been too large for long, and will be."""
+        scheduler = self.scheduler
+        to_come = max(one.request.limit - one.length for one in scheduler.live.values())
+        size = scheduler.smaller()
+        if len(scheduler) > size or to_come < self.plan.worth:
+            self._calm = 0
+        elif self._calm >= self.plan.patience:
+            self._resize(size)
+
+    def _resize(self, size: int) -> None:
+        kept = self.scheduler.resize(size)
+        slots = np.zeros(size, np.int32)
+        slots[: len(kept)] = kept
+        self.state, self._calm = self.driver.select(self.state, slots, len(kept)), 0

@@ -44,7 +44,7 @@ class SpecDecodeMetrics:
         """Build the summary from one pair of counts per step; steps that drafted 0 drop out.
 
         Raises:
-            ValueError: unequal lengths, or not 0 <= accepted <= drafted <= K at some step.
+            ValueError: unequal lengths, or not 0 <= accepted <= min(drafted, K) at some step.
         """
         counters = SpecDecodeCounters.zeros(num_speculative_tokens)
         counters = counters.add(per_step_drafted, per_step_accepted)
@@ -85,7 +85,7 @@ class CompletionOutput:
     token_ids: Sequence[int]
     cumulative_logprob: float | None = None
     logprobs: Sequence[Mapping[int, Logprob]] | None = None
-    finish_reason: Literal["stop", "length"] | None = None
+    finish_reason: Literal["stop", "length", "abort", "error"] | None = None
     stop_reason: int | str | None = None
     spec_decode_metrics: SpecDecodeMetrics | None = None
     drafts: Sequence[tuple[int, Sequence[int]]] = ()

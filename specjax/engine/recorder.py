@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specjax.engine.intake import Prompt
-from specjax.engine.loop import Progress
+from specjax.engine.rounds import Progress
 from specjax.engine.rows import Request
 from specjax.traces.events import Event, write_trace
 

@@ -3,8 +3,8 @@
 from typing import Any, NamedTuple
 
 from specjax.engine.intake import Prompt
-from specjax.engine.loop import Progress
 from specjax.engine.outputs import CompletionOutput, Logprob, RequestOutput, SpecDecodeMetrics
+from specjax.engine.rounds import Progress
 from specjax.engine.tokenizer import Tokenizer
 from specjax.engine.transcript import Transcript
 

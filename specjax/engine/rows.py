@@ -27,6 +27,9 @@ class Request(NamedTuple):
     bad_words: tuple[tuple[int, ...], ...] = ()
 
 
+NOBODY = Request((0,), SamplingParams(temperature=0.0), 0, 1, ())  # not even for noise
+
+
 class Layout(NamedTuple):
     """The shape every row of a batch shares."""
 
@@ -81,8 +84,7 @@ def row(request: Request, shape: Layout, capacity: int) -> tuple[Text, Sampling,
 
 def idle(batch_size: int, shape: Layout, capacity: int) -> tuple[Text, Sampling, jax.Array]:
     """Lay out a batch of idle slots, to be filled by ``cache.admit``."""
-    nobody = Request((0,), SamplingParams(), 0, 1, ())
-    text, sampling, keys = row(nobody, shape, capacity)
+    text, sampling, keys = row(NOBODY, shape, capacity)
     text = text._replace(reason=number(IDLE, np.int32))
     return jax.tree.map(lambda leaf: jnp.repeat(leaf, batch_size, axis=0), (text, sampling, keys))
 

@@ -10,8 +10,11 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, no_type_check
 
+from specjax.bundled import BUNDLED
+from specjax.drafters.tree import Tree
 from specjax.engine import extraction
 from specjax.engine.rule_options import RULES, posterior, synthetic_rates
+from specjax.engine.tree_options import read_paths, read_sizes, to_text
 from specjax.files import read_json_object
 
 HEADS = ("eagle", "eagle3", "mtp", "medusa", "mlp_speculator")
@@ -26,6 +29,7 @@ AT_LEAST = {  # smallest value of each number that has one
     "draft_tensor_parallel_size": 1, "max_model_len": 1, "prompt_lookup_max": 1,
     "prompt_lookup_min": 1, "suffix_decoding_max_tree_depth": 1,
     "suffix_decoding_max_cached_requests": 0, "suffix_decoding_max_spec_factor": 0,
+    "suffix_decoding_max_cached_tokens": 1,
     "suffix_decoding_min_token_prob": 0, "posterior_alpha": 0,
 }  # fmt: skip
 
@@ -51,12 +55,16 @@ class SpeculativeConfig:
     Values may be strings, as a command line gives them ("3", "False"). What is read back is
     normalized: ``method`` is always set (inferred from ``model`` if absent) and n-gram bounds
     are filled in (5 and 5, or one equal to the other), as is num_speculative_tokens for "suffix"
-    (its tree's depth). ``suffix_decoding_max_spec_offset`` is Arctic's, not vLLM's.
+    (its tree's depth). ``suffix_decoding_max_spec_offset`` and ``..._use_tree_spec`` are Arctic's,
+    not vLLM's; ``..._max_cached_tokens`` and ``..._corpus``, a file to start from, are specjax's
+    own. ``..._max_cached_requests`` 0 keeps requests apart: then such a file is all they share.
     ``draft_sample_method`` "coupled" is specjax's own: the draft model samples with the
     target's noise, so the text cannot change.
     ``use_heterogeneous_vocab`` goes with each of them, where vLLM's is for "greedy" only.
     So are the rejection_sample_methods "typical" (older vLLM's, with its names and defaults of
-    ``posterior_threshold`` and ``posterior_alpha``) and "entropy" (vllm-ascend's, likewise).
+    ``posterior_threshold`` and ``posterior_alpha``) and "entropy" (vllm-ascend's, likewise),
+    and ``tree``, {"depth", "top_k", "num_nodes"}: the likeliest nodes of each round (EAGLE-2).
+    With a tree num_speculative_tokens counts its nodes, as in vLLM, and need not be given.
 
     Raises:
         ValueError: a value is wrong, contradicts another one, or is not in this version.
@@ -76,12 +84,17 @@ class SpeculativeConfig:
     suffix_decoding_max_spec_factor: float = 1.0
     suffix_decoding_max_spec_offset: float = 0.0
     suffix_decoding_min_token_prob: float = 0.1
+    suffix_decoding_use_tree_spec: bool = False
+    suffix_decoding_max_cached_tokens: int = 65536
+    suffix_decoding_corpus: str | None = None
     rejection_sample_method: str = "standard"
     synthetic_acceptance_rates: Sequence[float] | None = None
     synthetic_acceptance_length: float | None = None
     posterior_threshold: float | None = None
     posterior_alpha: float | None = None
     draft_sample_method: str = "greedy"
+    speculative_token_tree: Any = None  # the text, or the list it means; kept as vLLM's text
+    tree: Any = None  # kept as a Tree
     disable_padded_drafter_batch: bool = False
     draft_model_config: Mapping[str, Any] | None = field(default=None, hash=False)
 
@@ -94,10 +107,11 @@ class SpeculativeConfig:
                 value = _parse(one.name, _kind(one.type), value)
             object.__setattr__(self, one.name, value)
         object.__setattr__(self, "method", _resolve_method(self.method, self.model))
+        self._complete_tree()
         if self.method == "suffix":
             self._complete_suffix()
         elif self.num_speculative_tokens is None and self.model is not None:
-            depth = draft_facts(self.model).get("n_predict")  # an MLP speculator's stages
+            depth = predicted(self.model, self.method)
             object.__setattr__(self, "num_speculative_tokens", depth)
         self._check_numbers()
         if self.method == "ngram":
@@ -119,11 +133,15 @@ class SpeculativeConfig:
 
     @classmethod
     def from_dict(
-        cls, config: "Mapping[str, Any] | str | SpeculativeConfig"
+        cls,
+        config: "Mapping[str, Any] | str | SpeculativeConfig",
+        target: Path | None = None,
     ) -> "SpeculativeConfig":
         """Read a `speculative_config`: a mapping, its JSON text, or the thing itself.
 
-        Options without effect here (`INERT`) are accepted with one UserWarning.
+        Options without effect here (`INERT`) are accepted with one UserWarning. Where
+        num_speculative_tokens is missing it is what the head's config.json says it predicts;
+        MTP layers that come without a model are part of the ``target``, a folder.
 
         Raises:
             ValueError: not JSON, not a mapping, an unknown key (the message names the nearest
@@ -143,7 +161,10 @@ class SpeculativeConfig:
             if key not in valid:
                 raise ValueError(f"unknown speculative_config key {key!r}.{suggest(key, valid)}")
         given = {key: value for key, value in config.items() if key in known}
-        result = cls(**{"num_speculative_tokens": None, **given})
+        depth = given.get("num_speculative_tokens")
+        if depth is None and given.get("model") is None and target is not None:
+            depth = predicted(str(target), given.get("method"))
+        result = cls(**{**given, "num_speculative_tokens": depth})
         for key, off in ONLY_OFF.items():
             if config.get(key) not in off:
                 raise ValueError(
@@ -218,6 +239,50 @@ class SpeculativeConfig:
             depth = self.suffix_decoding_max_tree_depth
             object.__setattr__(self, "num_speculative_tokens", depth)
 
+    def _complete_tree(self):
+        """Read the draft tree, if there is one, and count its nodes."""
+        given = {
+            name: getattr(self, name)
+            for name in ("speculative_token_tree", "tree")
+            if getattr(self, name) is not None
+        }
+        if not given:
+            return
+        if len(given) > 1:
+            raise ValueError("speculative_token_tree and tree are two trees: remove one.")
+        ((name, value),) = given.items()
+        if self.method in MODEL_FREE:
+            raise ValueError(
+                f"method={self.method!r} drafts no trees: remove {name}, or use one of "
+                f"{('draft_model', *HEADS)}."
+            )
+        tree = read_sizes(value) if name == "tree" else read_paths(value)
+        object.__setattr__(self, name, tree if name == "tree" else to_text(tree))
+        if self.num_speculative_tokens not in (None, tree.num_nodes):
+            raise ValueError(
+                f"num_speculative_tokens={self.num_speculative_tokens}, but {name} has "
+                f"{tree.num_nodes} nodes: leave it out."
+            )
+        object.__setattr__(self, "num_speculative_tokens", tree.num_nodes)
+
+    @property
+    def shape(self) -> Tree | int:
+        """What is drafted: a tree, or K for a chain."""
+        if self.speculative_token_tree is not None:
+            return read_paths(self.speculative_token_tree)
+        return self.num_speculative_tokens if self.tree is None else self.tree
+
+    @property
+    def depth(self) -> int:
+        """K, the most tokens that one round can accept."""
+        return self.shape if isinstance(self.shape, int) else self.shape.depth
+
+    def name_depth(self) -> str:
+        """Say, for a message, where the depth comes from."""
+        is_chain = isinstance(self.shape, int)
+        what = "num_speculative_tokens" if is_chain else "the depth of the draft tree"
+        return f"{what}={self.depth}"
+
     def _complete_extraction(self):
         if self.model not in (None, extraction.METHOD):
             raise ValueError(
@@ -237,8 +302,13 @@ class SpeculativeConfig:
 
     def _check_schedule(self):
         """Check [[low, high, k], ...]: batch sizes low .. high draft k tokens."""
-        previous = 0
-        for entry in self.num_speculative_tokens_per_batch_size or ():
+        schedule, previous = self.num_speculative_tokens_per_batch_size, 0
+        if schedule is not None and isinstance(self.shape, Tree):
+            raise ValueError(
+                "num_speculative_tokens_per_batch_size cuts chains, and a draft tree is given: "
+                "remove one of them."
+            )
+        for entry in schedule or ():
             good = len(entry) == 3 and previous < entry[0] <= entry[1]
             if not good or not 0 <= entry[2] <= self.num_speculative_tokens:
                 raise ValueError(
@@ -248,6 +318,11 @@ class SpeculativeConfig:
                     f"got {list(entry)}."
                 )
             previous = entry[1]
+        if schedule is not None and (not schedule or schedule[0][0] != 1):
+            raise ValueError(
+                "num_speculative_tokens_per_batch_size must not be empty, and its first range "
+                f"must start at 1, got {[list(entry) for entry in schedule]}."
+            )
 
     def _complete_rule(self):
         """Check the options of the verification rule and fill them in."""
@@ -270,16 +345,11 @@ class SpeculativeConfig:
                 f"draft_model_config only works with method={extraction.METHOD!r}, got "
                 f"{dict(self.draft_model_config)!r}: remove it."
             )
-        if self.num_speculative_tokens_per_batch_size is not None:
-            raise ValueError(
-                "num_speculative_tokens_per_batch_size is not in this version of specjax: "
-                "it needs the server engine. Remove it."
-            )
 
 
 def draft_facts(model: str) -> dict[str, Any]:
     """Return a draft folder's config.json; nothing if ``model`` is no folder with one."""
-    path = Path(model) / "config.json"
+    path = Path(BUNDLED.get(model, model)) / "config.json"
     return read_json_object(path) if path.is_file() else {}
 
 
@@ -320,6 +390,17 @@ def infer_method(model: str) -> str:
     if "eagle3" in name:
         return "eagle3"
     return "eagle" if "eagle-" in name else "draft_model"
+
+
+def predicted(model: str, method: str | None) -> int | None:
+    """Return how many tokens a head was trained to predict, if its config.json says so.
+
+    It is `n_predict`, or the number of MTP layers.
+    """
+    kind = method or infer_method(model)
+    key = "num_nextn_predict_layers" if kind.endswith("mtp") else "n_predict"
+    value = draft_facts(model).get(key) if kind.endswith(HEADS) else None
+    return value if isinstance(value, int) and value > 0 else None
 
 
 def suggest(word: Any, valid: Collection[str]) -> str:
@@ -374,6 +455,8 @@ def _kind(annotation: Any) -> str:
 
 def _parse(name: str, kind: str, value: Any) -> Any:
     """Bring a value, perhaps a command line's string, to one of `KINDS`."""
+    if kind == "Any":
+        return value
     try:
         if kind.startswith("Sequence"):
             items = json.loads(value) if isinstance(value, str) else value

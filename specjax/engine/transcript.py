@@ -1,7 +1,7 @@
 """What a request has said so far, as text; and whether it has said a stop string."""
 
 from specjax.engine.detokenizer import Detokenizer, StopChecker
-from specjax.engine.loop import Progress
+from specjax.engine.rounds import Progress
 from specjax.engine.tokenizer import Tokenizer
 
 

@@ -71,10 +71,14 @@ def build_target(config: ModelConfig, taps: tuple[int, ...] = ()) -> Target:
 
 def cache_of(config: ModelConfig, batch_size: int, capacity: int) -> Cache:
     """Allocate what a stack of layers writes to."""
+    latent = config.latent
+    head_dims = (config.head_dim, config.head_dim)
+    if latent is not None:
+        head_dims = (latent.kv_lora_rank + latent.qk_rope_head_dim, 0)
     return init_cache(
         config.num_layers,
         config.num_kv_heads,
-        config.head_dim,
+        head_dims,
         config.dtype,
         batch_size,
         capacity,

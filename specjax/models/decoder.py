@@ -10,46 +10,12 @@ from jaxtyping import Array, Bool, Float, Int
 
 from specjax import ops
 from specjax.config import ModelConfig
+from specjax.models.experts import Mixture
+from specjax.models.latent import LatentAttention
+from specjax.models.parts import MLP, Embedding, Linear, Norm
 from specjax.models.rope import rope_angles
 from specjax.topology import attention_mask
 from specjax.types import Cache, Output
-
-
-class Linear(nnx.Module):
-    """A stored matrix [out, in] and, where the architecture has one, a bias."""
-
-    def __init__(self, size_in: int, size_out: int, *, bias: bool, dtype: str, rngs: nnx.Rngs):
-        scale = size_in**-0.5
-        self.weight = nnx.Param(jax.random.normal(rngs(), (size_out, size_in), dtype) * scale)
-        self.bias = nnx.Param(jnp.zeros(size_out, dtype)) if bias else None
-
-    def __call__(self, x: Float[Array, "*lead I"]) -> Float[Array, "*lead O"]:
-        return ops.linear(x, self.weight[...], None if self.bias is None else self.bias[...])
-
-
-class Norm(nnx.Module):
-    """RMSNorm, or LayerNorm where there is a bias."""
-
-    def __init__(self, config: ModelConfig, size: int):
-        self.epsilon = config.norm_eps
-        self.weight = nnx.Param(jnp.ones(size, config.dtype))
-        bias = config.norm == "layer"
-        self.bias = nnx.Param(jnp.zeros(size, config.dtype)) if bias else None
-
-    def __call__(self, x: Float[Array, "*lead D"]) -> Float[Array, "*lead D"]:
-        if self.bias is None:
-            return ops.rms_norm(x, self.weight[...], self.epsilon)
-        return ops.layer_norm(x, self.weight[...], self.bias[...], self.epsilon)
-
-
-class Embedding(nnx.Module):
-    """A table of rows."""
-
-    def __init__(self, rows: int, size: int, *, dtype: str, rngs: nnx.Rngs):
-        self.weight = nnx.Param(jax.random.normal(rngs(), (rows, size), dtype) * size**-0.5)
-
-    def __call__(self, index: Int[Array, "*lead"]) -> Float[Array, "*lead D"]:
-        return self.weight[...][index]
 
 
 class Attention(nnx.Module):
@@ -80,30 +46,18 @@ class Attention(nnx.Module):
         return self.o_proj(mixed.reshape(*x.shape[:2], -1)), keys, values
 
 
-class MLP(nnx.Module):
-    """SwiGLU, or two matrices with ReLU (OPT)."""
-
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
-        size, wide = config.hidden_size, config.intermediate_size
-        facts = {"bias": config.mlp_bias, "dtype": config.dtype, "rngs": rngs}
-        self.gate_proj = Linear(size, wide, **facts) if config.mlp == "swiglu" else None
-        self.up_proj = Linear(size, wide, **facts)
-        self.down_proj = Linear(wide, size, **facts)
-
-    def __call__(self, x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
-        if self.gate_proj is None:
-            return self.down_proj(jax.nn.relu(self.up_proj(x)))
-        return self.down_proj(ops.swiglu(self.gate_proj(x), self.up_proj(x)))
-
-
 class Layer(nnx.Module):
     """One pre-norm transformer block; EAGLE's first has no norm before its attention."""
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs, input_norm: bool = True):
+    def __init__(
+        self, config: ModelConfig, *, rngs: nnx.Rngs, input_norm: bool = True, index: int = 0
+    ):
         self.input_layernorm = Norm(config, config.hidden_size) if input_norm else None
-        self.self_attn = Attention(config, rngs=rngs)
+        attention = LatentAttention if config.latent else Attention
+        self.self_attn = attention(config, rngs=rngs)
         self.post_attention_layernorm = Norm(config, config.hidden_size)
-        self.mlp = MLP(config, rngs=rngs)
+        mixed = config.experts is not None and index >= config.experts.first_k_dense_replace
+        self.mlp = (Mixture if mixed else MLP)(config, rngs=rngs)
 
     def __call__(self, x, angles, mask, keys, values, slots):
         read = x if self.input_layernorm is None else self.input_layernorm(x)
@@ -139,7 +93,7 @@ class Decoder(nnx.Module):
         learned = config.positions == "learned"
         rows = config.max_position_embeddings + config.position_offset
         self.embed_positions = Embedding(rows, size, dtype=dtype, rngs=rngs) if learned else None
-        self.layers = nnx.List(Layer(config, rngs=rngs) for _ in range(config.num_layers))
+        self.layers = nnx.List(Layer(config, rngs=rngs, index=i) for i in range(config.num_layers))
         self.norm = Norm(config, size)
         self.lm_head = (
             None

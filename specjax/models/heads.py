@@ -14,7 +14,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from specjax import ops
 from specjax.config import FeatureConfig, MedusaConfig, ModelConfig, SpeculatorConfig
-from specjax.models.decoder import MLP, Attention, Embedding, Layer, Linear, Norm, surroundings
+from specjax.models.decoder import Attention, Layer, surroundings
+from specjax.models.parts import MLP, Embedding, Linear, Norm
 from specjax.sampling import FORBIDDEN
 from specjax.types import Cache
 
@@ -118,10 +119,18 @@ class Eagle3(nnx.Module):
 
     def logits(self, features: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
         normed = features if self.config.norm_output else self.norm(features)
-        own = self.lm_head(normed).astype(jnp.float32)
-        if self.say is None:
-            return own
-        return jnp.take(own, self.say[...], axis=-1, mode="fill", fill_value=FORBIDDEN)
+        return spread(self.lm_head(normed), self.say)
+
+
+def spread(own: Float[Array, "*lead R"], say: nnx.Param | None) -> Float[Array, "*lead V"]:
+    """Score the whole vocabulary, in float32, from the rows that a reduced one has.
+
+    ``say`` is each token's row, or one past the last for a token that has none.
+    """
+    own = own.astype(jnp.float32)
+    if say is None:
+        return own
+    return jnp.take(own, say[...], axis=-1, mode="fill", fill_value=FORBIDDEN)
 
 
 class Mtp(nnx.Module):
@@ -178,10 +187,13 @@ class Medusa(nnx.Module):
         facts = {"bias": False, "dtype": config.dtype, "rngs": rngs}
         self.shared_head = config.shared_head
         self.blocks = nnx.List(Residual(config, rngs=rngs) for _ in range(config.num_heads))
+        rows = config.draft_vocab_size or config.vocab_size
         self.lm_heads = nnx.List(
-            Linear(config.hidden_size, config.vocab_size, **facts)
+            Linear(config.hidden_size, rows, **facts)
             for _ in range(1 if config.shared_head else config.num_heads)
         )
+        reduced = config.draft_vocab_size is not None
+        self.say = nnx.Param(jnp.zeros(config.vocab_size, jnp.int32)) if reduced else None
 
     def start(self, hidden: Float[Array, "B D"]) -> Float[Array, "B D"]:
         return hidden
@@ -190,7 +202,7 @@ class Medusa(nnx.Module):
         self, hidden: Float[Array, "B D"], token, stage: int
     ) -> tuple[Float[Array, "B D"], Float[Array, "B V"]]:
         lm_head = self.lm_heads[0 if self.shared_head else stage]
-        return hidden, lm_head(self.blocks[stage](hidden)).astype(jnp.float32)
+        return hidden, spread(lm_head(self.blocks[stage](hidden)), self.say)
 
 
 class Stage(nnx.Module):

@@ -79,7 +79,7 @@ def toy_target(forward, vocab_size: int) -> Target:
     """Complete a target whose hidden states are the logits."""
 
     def allocate(batch_size: int, capacity: int) -> Cache:
-        return init_cache(1, 1, 1, "float32", batch_size, capacity)
+        return init_cache(1, 1, (1, 1), "float32", batch_size, capacity)
 
     def logits(params, hidden):
         return hidden.astype(jnp.float32)

@@ -373,16 +373,20 @@ def sampling_metadata(greedy):
 def ngram(job: dict) -> dict:
     """Propose by vLLM's n-gram rule.
 
-    Job: ``cases``, a list of [tokens, min, max, max_model_len, k]. Answer: ``drafts``.
+    Job: ``cases``, a list of [tokens, min, max, max_model_len, k]. Answer: ``drafts``, and how
+    long each took (``took``, in seconds; the first one is compiled).
     """
     import numpy as np
     from vllm.v1.spec_decode import ngram_proposer
 
     find = ngram_proposer._find_longest_matched_ngram_and_propose_tokens
-    drafts = []
-    for tokens, least, most, max_model_len, k in job["cases"]:
-        drafts.append(find(np.asarray(tokens, np.int32), least, most, max_model_len, k).tolist())
-    return {"drafts": drafts}
+    drafts, took = [], []
+    for tokens, *limits in job["cases"]:
+        text, start = np.asarray(tokens, np.int32), time.perf_counter()
+        draft = find(text, *limits)
+        took.append(time.perf_counter() - start)
+        drafts.append(draft.tolist())
+    return {"drafts": drafts, "took": took}
 
 
 def suffix(job: dict) -> dict:
@@ -392,15 +396,17 @@ def suffix(job: dict) -> dict:
     ``SuffixDecodingCache`` and its ``speculate``) and ``events`` in their order: ["start",
     request, prompt], ["add", request, tokens], ["stop", request], ["ask", request, context,
     max_spec_tokens]. Answer: ``drafts``, per world and "ask" one [token_ids, parents, probs,
-    score, match_len].
+    score, match_len]; ``took``, per world and event its seconds; ``memory``, per world the bytes
+    of the tree of responses.
     """
     import numpy as np
     from arctic_inference.suffix_decoding import SuffixDecodingCache
 
-    def live_through(world: dict) -> list:
-        cache, said = SuffixDecodingCache(**world["cache"]), []
+    def live_through(world: dict) -> tuple:
+        cache, said, took = SuffixDecodingCache(**world["cache"]), [], []
         for what, request, *given in world["events"]:
             tokens = np.asarray(given[0] if given else [], np.int32)
+            start = time.perf_counter()
             if what == "start":
                 cache.start_request(request, tokens)
             elif what == "add":
@@ -413,9 +419,11 @@ def suffix(job: dict) -> dict:
                 )
                 found = draft.token_ids, draft.parents, draft.probs, draft.score, draft.match_len
                 said.append(found)
-        return said
+            took.append(time.perf_counter() - start)
+        return said, took, cache._global_tree.estimate_memory()
 
-    return {"drafts": [live_through(world) for world in job["worlds"]]}
+    lives = zip(*map(live_through, job["worlds"]), strict=True)
+    return dict(zip(("drafts", "took", "memory"), map(list, lives), strict=True))
 
 
 if __name__ == "__main__":

@@ -70,14 +70,15 @@ def tree_optimal(acc_vector: Real, n: Scalar, max_depth: Scalar | None = None) -
     """Find the best tree of n nodes (root included) at most ``max_depth`` deep.
 
     Sequoia (Chen et al. 2024). ``acc_vector`` [k] holds the chance that the first,
-    second, ... child of a node is the accepted one. Dynamic program: a tree of depth d is a root
-    and a forest whose i-th tree is worth acc_vector[i] times a tree of depth d - 1. Where
-    ``acc_vector`` falls, adding the best node n - 1 times finds the same.
+    second, ... child of a node is the accepted one; [L, k] those of the children at levels 1 .. L,
+    the last row for all deeper ones. Dynamic program: a tree of depth d is a root and a forest
+    whose i-th tree is worth acc_vector[i] times a tree of depth d - 1. Where ``acc_vector``
+    falls, adding the best node n - 1 times finds the same.
     Raises ValueError for chances outside [0, 1] or summing above 1, n < 1 or max_depth < 0.
     """
-    acc = np.asarray(acc_vector, np.float64)
+    acc = np.atleast_2d(np.asarray(acc_vector, np.float64))
     require_probs(acc_vector=acc)
-    require("sum of acc_vector", acc.sum(), 0, 1 + 1e-9)
+    require("sum of acc_vector", acc.sum(axis=-1), 0, 1 + 1e-9)
     require("n", n, 1)
     n = int(n)
     levels = n - 1 if max_depth is None else min(int(max_depth), n - 1)
@@ -97,18 +98,24 @@ class Table(NamedTuple):
 
 
 def tree_tables(acc, n: int, levels: int) -> list[Table]:
-    """Fill the tables for depths 0 .. levels; -inf where no tree has that many nodes."""
+    """Fill the tables for subtrees of depths 0 .. levels, the last one that of the root.
+
+    -inf where no tree has that many nodes.
+    """
     alone = np.full(n + 1, -np.inf)
     alone[1] = 1.0
-    tables = [Table(alone, np.zeros((len(acc) + 1, n + 1), int))]
-    for _ in range(levels):
-        below = tables[-1].best
-        forest = np.full((len(acc) + 1, n + 1), -np.inf)
+    width = acc.shape[1]
+    tables = [Table(alone, np.zeros((width + 1, n + 1), int))]
+    for level in reversed(range(levels)):
+        below, here = tables[-1].best, acc[min(level, len(acc) - 1)]
+        possible = np.isfinite(below)  # 0 times -inf is no number
+        child = np.where(possible, here[:, None] * np.where(possible, below, 0.0), -np.inf)
+        forest = np.full((width + 1, n + 1), -np.inf)
         forest[:, 0] = 0.0
-        first = np.zeros((len(acc) + 1, n + 1), int)
-        for i in reversed(range(len(acc))):
+        first = np.zeros((width + 1, n + 1), int)
+        for i in reversed(range(width)):
             for m in range(1, n + 1):
-                worth = acc[i] * below[1 : m + 1] + forest[i + 1, m - 1 :: -1][:m]
+                worth = child[i, 1 : m + 1] + forest[i + 1, m - 1 :: -1][:m]
                 first[i, m] = int(np.argmax(worth)) + 1
                 forest[i, m] = worth[first[i, m] - 1]
         tables.append(Table(np.concatenate([[-np.inf], 1.0 + forest[0, :n]]), first))
@@ -184,7 +191,7 @@ def tree_hardware_optimal(
     require_costs(c=c)
     require("max_nodes", max_nodes, 1)
     require("max_depth", max_depth, 0)
-    acc = np.asarray(acc_vector, np.float64)
+    acc = np.asarray(acc_vector, np.float64)[None]
     max_nodes = int(max_nodes)
     cost = np.array([t(n) for n in range(1, max_nodes + 1)], np.float64)
     require_costs(t=cost)
@@ -192,5 +199,5 @@ def tree_hardware_optimal(
     worth = np.array([table.best[1:] for table in tables])  # [depth, nodes]
     gains = worth / (cost + c * np.arange(len(tables))[:, None])
     depth, size = np.unravel_index(int(gains.argmax()), gains.shape)
-    tree = tree_optimal(acc, int(size) + 1, int(depth))
+    tree = tree_optimal(acc_vector, int(size) + 1, int(depth))
     return SizedTree(tree, int(depth), float(gains[depth, size]))

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from specjax.train.interrupt import until_interrupted
 from specjax.train.lm import train_lm
 from specjax.train.options import TrainConfig
 
@@ -68,11 +69,8 @@ def lm(
         source=None if source is None else str(source),
         eval_every=eval_every,
     )
-    try:
+    with until_interrupted(out / "checkpoints"):
         trained = train_lm(config, resume=resume)
-    except KeyboardInterrupt:
-        typer.echo(f"stopped; the same command goes on from {out}/checkpoints", err=True)
-        raise typer.Exit(130) from None
     typer.echo(
         f"{trained.folder}: held-out loss {trained.held_out_loss:.4f} nats per token, "
         f"the lowest, at step {trained.step}"

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, Float, Int
 
 
@@ -34,3 +35,17 @@ def distillation(
     """
     text = (1 - teacher_weight) * cross_entropy(logits, targets)
     return text + teacher_weight * divergence(logits, teacher)
+
+
+def overlap(
+    logits: Float[Array, "*lead V"], teacher: Float[Array, "*lead V"]
+) -> Float[Array, "*lead"]:
+    """Return sum min(p, q) = 1 - TV: the chance that rejection sampling accepts a token."""
+    return jnp.minimum(jax.nn.softmax(logits, axis=-1), jax.nn.softmax(teacher, axis=-1)).sum(-1)
+
+
+def regression(
+    features: Float[Array, "*lead D"], wanted: Float[Array, "*lead D"]
+) -> Float[Array, ""]:
+    """Average the smooth L1 distance of features (EAGLE, Li et al. 2024)."""
+    return optax.huber_loss(features, wanted, delta=1.0).mean()

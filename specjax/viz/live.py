@@ -7,8 +7,8 @@ from rich.text import Text
 
 from specjax.engine.detokenizer import Detokenizer
 from specjax.engine.llm import LLM
-from specjax.engine.loop import Progress
 from specjax.engine.params import SamplingParams
+from specjax.engine.rounds import Progress
 
 ACCEPTED, OWN, FIRST = "bold green", "yellow", ""
 LEGEND = (

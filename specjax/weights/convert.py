@@ -9,9 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from specjax.files import read_json_object, write_json
 from specjax.weights.load import INDEX, SINGLE, read_index
+from specjax.weights.originals import complete, translate
+from specjax.weights.safetensors_file import read_header
 
 PICKLE, PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+CONFIG = "config.json"
 PICKLED = (".bin", ".pt", ".pth")
 NOT_WEIGHTS = ("training_args", "optimizer", "scheduler", "rng_state")  # what trainers leave
 KEPT = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".md")  # config, tokenizer, licence
@@ -33,7 +37,8 @@ def convert(source: str | Path, destination: str | Path) -> Path:
     """Write ``source``'s weights as ``destination/model.safetensors``; return destination.
 
     The values and their types stay as they are; tensors that share memory (a tied head) are
-    written out, each under its own name. The config and the tokenizer are copied. Shards are
+    written out, each under its own name; heads that Medusa's authors stored get vLLM's names
+    and facts (``originals``). The config and the tokenizer are copied. Shards are
     unpickled with ``weights_only`` and one at a time, twice: once for the header, once for
     the data. The destination appears whole or not at all.
 
@@ -59,6 +64,11 @@ def convert(source: str | Path, destination: str | Path) -> Path:
         for file in sorted(source.iterdir()):
             if file.is_file() and file.suffix in KEPT and file.name != PICKLE_INDEX:
                 shutil.copyfile(file, folder / file.name)
+        if (folder / CONFIG).is_file():
+            found = read_json_object(folder / CONFIG)
+            told = complete(found, read_header(folder / SINGLE))
+            if told != found:
+                write_json(folder / CONFIG, told)
         folder.rename(destination)
     return destination
 
@@ -118,7 +128,7 @@ def _loader() -> Callable[[Path], dict[str, Any]]:
                 raise ValueError(f"{file} does not hold tensors by name: {name!r}")
             if _dtype(value) not in STORED or value.layout != torch.strided:
                 raise ValueError(f"{file}: {name} is {value.dtype} {value.layout}, not convertible")
-        return state
+        return translate(state)
 
     return load
 

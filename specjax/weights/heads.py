@@ -16,7 +16,7 @@ from specjax.models.build import HeadConfig, shapes
 from specjax.types import PyTree
 from specjax.weights.hf_config import parse_config
 from specjax.weights.load import check_tensors, find_tensors, place, read_tensor
-from specjax.weights.names import Route, head_name
+from specjax.weights.names import Route, head_name, members
 from specjax.weights.safetensors_file import Entry
 
 Raw = Mapping[str, Any]
@@ -50,10 +50,9 @@ def read_head_config(folder: Path, method: str, target: ModelConfig) -> HeadConf
 def check_belongs(config: HeadConfig, target: ModelConfig) -> None:
     """Raise ValueError where a head's sizes are those of another target."""
     feature = isinstance(config, FeatureConfig)
-    vocab_size = config.block.vocab_size if feature else config.vocab_size
     hidden_size = config.target_size if feature else config.hidden_size
     for name, ours, theirs in (
-        ("vocab_size", vocab_size, target.vocab_size),
+        ("vocab_size", vocabulary(config), target.vocab_size),
         ("hidden_size", hidden_size, target.hidden_size),
     ):
         if ours != theirs:
@@ -61,6 +60,11 @@ def check_belongs(config: HeadConfig, target: ModelConfig) -> None:
                 f"it was made for a target whose {name} is {ours}, this target's is {theirs}: "
                 "use a head that was trained for this target"
             )
+
+
+def vocabulary(config: HeadConfig) -> int:
+    """Return the size of the target's vocabulary, as a head's config says it."""
+    return config.block.vocab_size if isinstance(config, FeatureConfig) else config.vocab_size
 
 
 def parse_eagle(raw: Raw, target: ModelConfig) -> FeatureConfig:
@@ -105,25 +109,32 @@ def parse_eagle3(raw: Raw, target: ModelConfig) -> FeatureConfig:
 
 
 def parse_mtp(raw: Raw, target: ModelConfig) -> FeatureConfig:
-    """Read what the target's own config says of its multi-token prediction layers."""
+    """Read what the target's own config says of its multi-token prediction layers.
+
+    MiMo's is given the last layer before the final norm; DeepSeek's what comes after it, and
+    has the layers' experts if it would as one more of them.
+    """
     if not raw.get("num_nextn_predict_layers"):
         raise ValueError("it has no MTP layers (num_nextn_predict_layers in its config.json)")
-    block = dataclasses.replace(target, num_layers=1)
+    deepseek, experts = target.latent is not None, target.experts
+    if experts is not None and target.num_layers >= experts.first_k_dense_replace:
+        experts = dataclasses.replace(experts, first_k_dense_replace=0)
     return FeatureConfig(
         kind="mtp",
-        block=block,
-        target_size=block.hidden_size,
-        hidden_first=True,
-        taps=(target.num_layers,),
+        block=dataclasses.replace(target, num_layers=1, experts=experts),
+        target_size=target.hidden_size,
+        hidden_first=not deepseek,
+        taps=() if deepseek else (target.num_layers,),
     )
 
 
 def parse_medusa(raw: Raw, target: ModelConfig) -> MedusaConfig:
     """Read a Medusa config: vLLM's, or the authors' own, which tells the numbers only."""
     vocab_size = raw.get("vocab_size", target.vocab_size)
-    if raw.get("truncated_vocab_size") not in (None, vocab_size):
-        said = raw["truncated_vocab_size"]
-        raise ValueError(f"truncated_vocab_size={said} is not implemented: use heads of all tokens")
+    given = raw.get("truncated_vocab_size") is not None
+    rows = number(raw, "truncated_vocab_size") if given else vocab_size
+    if rows > vocab_size:
+        raise ValueError(f"truncated_vocab_size={rows} is more than vocab_size={vocab_size}")
     return MedusaConfig(
         num_heads=number(raw, "num_heads", "medusa_num_heads"),
         num_layers=number(raw, "num_hidden_layers", "medusa_num_layers"),
@@ -131,6 +142,7 @@ def parse_medusa(raw: Raw, target: ModelConfig) -> MedusaConfig:
         vocab_size=vocab_size,
         bias=bool(raw.get("medusa_fc_bias")),
         shared_head=bool(raw.get("original_lm_head")),
+        draft_vocab_size=None if rows == vocab_size else rows,
         dtype=target.dtype,
     )
 
@@ -187,30 +199,70 @@ def load_head(
     Raises:
         ValueError: as ``load.load_params``, or a reduced vocabulary's d2t is wrong.
     """
-    entries = find_tensors(folder, functools.partial(head_name, method))
-    mapped, _ = entries.pop("d2t", None), entries.pop("t2d", None)
-    leaves = jax.tree_util.tree_flatten_with_path(shapes(config))[0]
-    wanted = {tuple(key.key for key in keys): tuple(leaf.shape) for keys, leaf in leaves}
-    wanted.pop(("say",), None)
-    shared = {
-        path: value for path, value in lent(config, target).items() if name(path) not in entries
-    }
-    held = {path: holder(config, path, entries) for path in wanted if path not in shared}
-    expected = {held[path]: shape for path, shape in wanted.items() if path in held}
+    own, kept = read_head(folder, method, config, target, device)
+    say = None if kept is None else jax.device_put(rows_of(kept, vocabulary(config)), device)
+    return assemble(config, own, target, say)
+
+
+def read_head(
+    folder: Path, method: str, config: HeadConfig, target: PyTree, device: Any = None
+) -> tuple[dict[str, jax.Array], np.ndarray | None]:
+    """Read what a checkpoint brings itself: weights by dotted path, a reduced vocabulary's tokens.
+
+    Raises ValueError as ``load_head``.
+    """
+    entries = find_tensors(folder, functools.partial(head_name, method, len(target["layers"])))
+    maps = {key: entries.pop(key, None) for key in ("d2t", "t2d", "token_map")}
+    lends = {name(path): value for path, value in lent(config, target).items()}
+    size, rows = vocabulary(config), getattr(config, "draft_vocab_size", None)
+    leaves: dict[str, jax.ShapeDtypeStruct] = {}
+    parts: dict[str, dict[str, tuple[int, ...]]] = {}  # the tensors that each is made of
+    for path, leaf in paths(shapes(config)).items():
+        stored = holder(config, path, entries)
+        if path == ("say",) or (stored in lends and stored not in entries):
+            continue
+        if path[0] == "lm_heads" and stored in entries and entries[stored].shape[:1] == (size,):
+            leaf = jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype)  # cut below
+        leaves[stored] = leaf
+        each = members(path, leaf.shape)
+        parts[stored] = {holder(config, part, entries): shape for part, shape in each}
+    expected = {part: shape for one in parts.values() for part, shape in one.items()}
     check_tensors(folder, entries, expected)
 
-    dtype = config.block.dtype if isinstance(config, FeatureConfig) else config.dtype
-    read = {
-        stored: read_tensor(entries[stored], stored, shape, dtype, device)
-        for stored, shape in expected.items()
+    own = {
+        stored: read_tensor({part: entries[part] for part in one}, leaves[stored], device)
+        for stored, one in parts.items()
     }
-    params: dict = {}
-    for path in wanted:
-        place(params, path, shared[path] if path in shared else read[held[path]])
-    if isinstance(config, FeatureConfig) and config.draft_vocab_size is not None:
-        say = invert(mapped, config.draft_vocab_size, config.block.vocab_size, folder)
-        place(params, ("say",), jax.device_put(say, device))
+    if rows is None:
+        return own, None
+    if isinstance(config, FeatureConfig):
+        return own, read_map("d2t", maps["d2t"], rows, size, folder)
+    kept = read_map("token_map", maps["token_map"], rows, size, folder)
+    heads = {key: value for key, value in (lends | own).items() if key.startswith("lm_heads.")}
+    return own | {k: v[kept] for k, v in heads.items() if len(v) == size}, kept
+
+
+def assemble(
+    config: HeadConfig, own: Mapping[str, jax.Array], target: PyTree, say: jax.Array | None
+) -> PyTree:
+    """Lay out a head's weights as ``shapes(config)`` does.
+
+    ``own`` are the arrays it brings, by dotted path; what is not among them is that of the
+    stage it is tied to, or the target's own array. ``say`` is a reduced vocabulary's map.
+    """
+    shared, params = lent(config, target), {}
+    for path in paths(shapes(config)):
+        stored = holder(config, path, own)
+        value = say if path == ("say",) else own[stored] if stored in own else shared[path]
+        assert value is not None
+        place(params, path, value)
     return params
+
+
+def paths(tree: PyTree) -> dict[Route, Any]:
+    """Return the leaves of a nested dict by their path."""
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {tuple(key.key for key in keys): leaf for keys, leaf in leaves}
 
 
 def name(path: Route) -> str:
@@ -231,7 +283,7 @@ def lent(config: HeadConfig, target: PyTree) -> dict[Route, jax.Array]:
     return {}
 
 
-def holder(config: HeadConfig, path: Route, entries: dict[str, Entry]) -> str:
+def holder(config: HeadConfig, path: Route, entries: Mapping[str, Any]) -> str:
     """Name the stored tensor of a path: of tied stages only the first need be stored."""
     if not isinstance(config, SpeculatorConfig) or not config.tied or name(path) in entries:
         return name(path)
@@ -239,18 +291,27 @@ def holder(config: HeadConfig, path: Route, entries: dict[str, Entry]) -> str:
     return name(("stages", min(int(stage), 1 if part == "proj" else 0), part, leaf))
 
 
-def invert(entry: Entry | None, rows: int, vocab_size: int, folder: Path) -> jax.Array:
-    """Turn d2t (row i is token i + d2t[i]) into each token's row, one past the last if it has none.
+def read_map(key: str, entry: Entry | None, rows: int, vocab_size: int, folder: Path) -> np.ndarray:
+    """Return the token of each row of a reduced vocabulary.
 
-    Raises ValueError when it is missing or names a token twice or one the target lacks.
+    Row i of EAGLE-3's d2t says i + d2t[i], of Medusa's token_map the token itself. Raises
+    ValueError when it is missing or names a token twice or one the target lacks.
     """
     if entry is None or (entry.dtype, entry.shape) != ("I64", (rows,)):
         said = "nothing" if entry is None else f"{entry.dtype} {list(entry.shape)}"
-        raise ValueError(f"{folder}: draft_vocab_size={rows} needs d2t, I64 [{rows}], got {said}")
-    offsets = np.fromfile(entry.file, "<i8", rows, offset=entry.start)
-    tokens = np.arange(rows) + offsets
+        raise ValueError(
+            f"{folder}: a vocabulary of {rows} tokens needs {key}, I64 [{rows}], got {said}"
+        )
+    tokens = np.fromfile(entry.file, "<i8", rows, offset=entry.start)
+    if key == "d2t":
+        tokens = tokens + np.arange(rows)
     if len(np.unique(tokens)) != rows or tokens.min() < 0 or tokens.max() >= vocab_size:
-        raise ValueError(f"{folder}: d2t must name {rows} different tokens below {vocab_size}")
-    say = np.full(vocab_size, rows, np.int32)
-    say[tokens] = np.arange(rows)
+        raise ValueError(f"{folder}: {key} must name {rows} different tokens below {vocab_size}")
+    return tokens
+
+
+def rows_of(tokens: np.ndarray, vocab_size: int) -> jax.Array:
+    """Return each token's row in a reduced vocabulary, one past the last if it has none."""
+    say = np.full(vocab_size, len(tokens), np.int32)
+    say[tokens] = np.arange(len(tokens))
     return jnp.asarray(say)

@@ -10,13 +10,15 @@ from typing import Any
 
 import jax
 
-from specjax.config import Llama3Scaling, ModelConfig
+from specjax.config import Experts, Latent, Llama3Scaling, ModelConfig, Yarn
 from specjax.files import read_json_object
 from specjax.weights.hf_facts import (
+    DEEPSEEK_ONLY,
     DEFAULTS,
     DTYPES,
     MODEL_TYPES,
     ONE,
+    OWN,
     PLAIN,
     REFUSED,
     ROPE_KEYS,
@@ -53,10 +55,13 @@ def parse_config(
         ValueError: a missing or ill-typed value, an unknown architecture, or a fact that is
             not implemented.
     """
+    architecture = _find_architecture(raw)
     for key, (harmless, what, remedy) in REFUSED.items():
-        if key in raw and raw[key] not in harmless:
+        if key in raw and raw[key] not in harmless and key not in OWN.get(str(architecture), ()):
             _refuse(key, raw[key], what, remedy)
-    architecture = _architecture(raw)
+    if architecture is None:
+        named = raw.get("architectures") or f"model_type {raw.get('model_type')!r}"
+        raise ValueError(f"unknown architecture {named}: known are {', '.join(DEFAULTS)}")
     facts = DEFAULTS[architecture] | dict(raw)
     _refuse_sliding_window(facts, max_model_len)
     sizes: Raw = {
@@ -68,7 +73,7 @@ def parse_config(
         "tie_word_embeddings": _flag(facts, "tie_word_embeddings"),
         "dtype": choose_dtype(dtype, raw),
     }
-    own = _opt_facts if architecture == "OPTForCausalLM" else _llama_facts
+    own = FACTS.get(architecture, _llama_facts)
     return ModelConfig(**sizes, **own(facts, architecture))
 
 
@@ -87,8 +92,7 @@ def _llama_facts(facts: Raw, architecture: str) -> Raw:
     """Return what Llama's descendants add: grouped heads, RMSNorm, RoPE, SwiGLU."""
     qwen2 = architecture in ("Qwen2ForCausalLM", "MiMoForCausalLM")
     llama = architecture == "LlamaForCausalLM"
-    if facts["hidden_act"] not in ("silu", "swish"):
-        _refuse("hidden_act", facts["hidden_act"], "not SwiGLU", "use a model with silu")
+    _refuse_other_than_swiglu(facts)
     attention_bias, mlp_bias = _flag(facts, "attention_bias"), _flag(facts, "mlp_bias")
     if attention_bias and architecture == "MistralForCausalLM":
         _refuse("attention_bias", True, f"no part of {architecture}", PLAIN)
@@ -107,6 +111,41 @@ def _llama_facts(facts: Raw, architecture: str) -> Raw:
         "output_bias": attention_bias and not qwen2,
         "mlp_bias": mlp_bias,
         "qk_norm": architecture == "Qwen3ForCausalLM",
+    }
+
+
+def _deepseek_facts(facts: Raw, architecture: str) -> Raw:
+    """Return what DeepSeek-V3 has: latent attention and a mixture of experts."""
+    _refuse_other_than_swiglu(facts)
+    for key, known in DEEPSEEK_ONLY.items():
+        if facts.get(key) not in known:
+            _refuse(key, facts[key], f"no part of {architecture}", PLAIN)
+    heads = _number(facts, "num_attention_heads")
+    if _number(facts, "num_key_value_heads", heads) != heads:
+        value = facts["num_key_value_heads"]
+        _refuse("num_key_value_heads", value, "all heads share the latent", f"set it to {heads}")
+    theta, scaling = _rope(facts)
+    sizes = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    rank = None if facts["q_lora_rank"] is None else _number(facts, "q_lora_rank")
+    latent = Latent(q_lora_rank=rank, **{name: _number(facts, name) for name in sizes})
+    counts = (
+        *("n_routed_experts", "n_shared_experts", "num_experts_per_tok", "moe_intermediate_size"),
+        *("n_group", "topk_group", "first_k_dense_replace"),
+    )
+    experts = Experts(
+        norm_topk_prob=_flag(facts, "norm_topk_prob"),
+        routed_scaling_factor=_number(facts, "routed_scaling_factor", kind=float),
+        **{name: _number(facts, name) for name in counts},
+    )
+    return {
+        "intermediate_size": _number(facts, "intermediate_size"),
+        "num_kv_heads": 1,
+        "head_dim": latent.qk_rope_head_dim,
+        "norm_eps": _number(facts, "rms_norm_eps", kind=float),
+        "rope_theta": theta,
+        "rope_scaling": scaling,
+        "latent": latent,
+        "experts": experts,
     }
 
 
@@ -141,17 +180,16 @@ def _opt_facts(facts: Raw, architecture: str) -> Raw:
     }
 
 
-def _architecture(raw: Mapping[str, Any]) -> str:
+FACTS = {"OPTForCausalLM": _opt_facts, "DeepseekV3ForCausalLM": _deepseek_facts}
+
+
+def _find_architecture(raw: Mapping[str, Any]) -> str | None:
     named = raw.get("architectures") or [MODEL_TYPES.get(str(raw.get("model_type")))]
     named = [named] if isinstance(named, str) else list(named)
-    for name in named:
-        if name in DEFAULTS:
-            return name
-    said = named if raw.get("architectures") else f"model_type {raw.get('model_type')!r}"
-    raise ValueError(f"unknown architecture {said}: known are {', '.join(DEFAULTS)}")
+    return next((name for name in named if name in DEFAULTS), None)
 
 
-def _rope(facts: Raw) -> tuple[float, Llama3Scaling | None]:
+def _rope(facts: Raw) -> tuple[float, Llama3Scaling | Yarn | None]:
     """Return theta and scaling from ``rope_parameters`` or ``rope_theta`` + ``rope_scaling``."""
     rope: Raw = {}
     for key in ("rope_parameters", "rope_scaling"):
@@ -161,8 +199,8 @@ def _rope(facts: Raw) -> tuple[float, Llama3Scaling | None]:
     kind = rope.get("rope_type", rope.get("type")) or "default"
     if rope.get("mrope_section") is not None or kind == "mrope":
         _refuse("mrope_section", rope.get("mrope_section"), "M-RoPE, multimodal", TEXT)
-    if kind not in ("default", "llama3"):
-        remedy = "use a model with rope_type default or llama3, or its base without scaling"
+    if kind not in ("default", "llama3", "yarn"):
+        remedy = "use a model with rope_type default, llama3 or yarn, or its base without scaling"
         _refuse("rope_type", kind, "another RoPE scaling", remedy)
     for key, value in rope.items():
         if isinstance(value, dict):
@@ -181,10 +219,23 @@ def _rope(facts: Raw) -> tuple[float, Llama3Scaling | None]:
     original = facts.get("original_max_position_embeddings")
     original = original or rope.get("original_max_position_embeddings")
     rope["original_max_position_embeddings"] = original or facts["max_position_embeddings"]
-    names = ("factor", "low_freq_factor", "high_freq_factor")
-    values = {name: _number(rope, name, kind=float) for name in names}
     original = _number(rope, "original_max_position_embeddings")
-    return theta, Llama3Scaling(**values, original_max_position_embeddings=original)
+    if kind == "llama3":
+        names = ("factor", "low_freq_factor", "high_freq_factor")
+        values = {name: _number(rope, name, kind=float) for name in names}
+        return theta, Llama3Scaling(**values, original_max_position_embeddings=original)
+    if bool(rope.get("mscale")) != bool(rope.get("mscale_all_dim")):
+        raise ValueError("config.json: YaRN's mscale and mscale_all_dim go together, got one")
+    values = {"factor": _number(rope, "factor", kind=float)}
+    for name in ("beta_fast", "beta_slow", "mscale", "mscale_all_dim"):
+        if rope.get(name):  # 0 is as good as nothing
+            values[name] = _number(rope, name, kind=float)
+    return theta, Yarn(**values, original_max_position_embeddings=original)
+
+
+def _refuse_other_than_swiglu(facts: Raw) -> None:
+    if facts["hidden_act"] not in ("silu", "swish"):
+        _refuse("hidden_act", facts["hidden_act"], "not SwiGLU", "use a model with silu")
 
 
 def _refuse_sliding_window(facts: Raw, max_model_len: int | None) -> None:

@@ -39,6 +39,23 @@ QWEN2 = LLAMA | {
     "max_window_layers": 28,
 }
 QWEN3 = QWEN2 | {"head_dim": 128}
+DEEPSEEK = LLAMA | {
+    "max_position_embeddings": 4096,
+    "kv_lora_rank": 512,
+    "q_lora_rank": 1536,
+    "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 128,
+    "v_head_dim": 128,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 2048,
+    "n_group": 8,
+    "topk_group": 4,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 2.5,
+    "first_k_dense_replace": 3,
+}
 OPT: Raw = {
     "max_position_embeddings": 2048,
     "activation_function": "relu",
@@ -58,6 +75,7 @@ DEFAULTS: dict[str, Raw] = {
     "Qwen2ForCausalLM": QWEN2,
     "Qwen3ForCausalLM": QWEN3,
     "MiMoForCausalLM": QWEN2,
+    "DeepseekV3ForCausalLM": DEEPSEEK,
     "OPTForCausalLM": OPT,
 }
 MODEL_TYPES = {  # for a config.json without "architectures"
@@ -66,6 +84,7 @@ MODEL_TYPES = {  # for a config.json without "architectures"
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
     "mimo": "MiMoForCausalLM",
+    "deepseek_v3": "DeepseekV3ForCausalLM",
     "opt": "OPTForCausalLM",
 }
 
@@ -113,7 +132,21 @@ REFUSED: dict[str, tuple[tuple, str, str]] = {
     "partial_rotary_factor": (ONE, "partial rotary embedding", PLAIN),
 }
 
+# What DeepSeek-V3 has of them, and the only values of its other facts that are computed.
+OWN = {
+    "DeepseekV3ForCausalLM": {"n_routed_experts", "q_lora_rank", "kv_lora_rank", "rope_interleave"}
+}
+DEEPSEEK_ONLY: dict[str, tuple] = {
+    "attention_bias": (None, False),
+    "mlp_bias": (None, False),
+    "rope_interleave": (None, True),
+    "moe_layer_freq": (None, 1),
+    "scoring_func": (None, "sigmoid"),
+    "topk_method": (None, "noaux_tc"),
+}
+
 ROPE_KEYS = {  # what a rope dictionary may say
     *("rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor"),
     *("original_max_position_embeddings", "partial_rotary_factor"),
+    *("beta_fast", "beta_slow", "mscale", "mscale_all_dim"),
 }

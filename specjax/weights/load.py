@@ -1,5 +1,6 @@
 """Load a Hugging Face checkpoint: every name and shape is checked before any data is read."""
 
+import functools
 import json
 import math
 from collections.abc import Callable, Iterable
@@ -13,7 +14,7 @@ import numpy as np
 from specjax.config import ModelConfig
 from specjax.models.build import shapes
 from specjax.types import PyTree
-from specjax.weights.names import HEAD, Route, decoder_name, table, tensor_name
+from specjax.weights.names import HEAD, Route, decoder_name, members, table, tensor_name
 from specjax.weights.safetensors_file import STORED, Entry, read_chunks, read_header
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -22,7 +23,7 @@ ALIGNMENT = 64  # bytes; on a CPU, JAX adopts a numpy array so aligned instead o
 
 
 def load_params(folder: str | Path, config: ModelConfig, device: Any = None) -> PyTree:
-    """Load the weights as ``shapes(config)`` lays them out, in ``config.dtype``.
+    """Load the weights as ``shapes(config)`` lays them out, in its types.
 
     Tensors are read one after the other in small pieces, converted on the way and put on
     ``device`` (a device or a sharding), so the host holds little more than what it returns.
@@ -35,28 +36,32 @@ def load_params(folder: str | Path, config: ModelConfig, device: Any = None) -> 
             differs from the embeddings.
     """
     names = table(config)
-    wanted: dict[str, tuple[Route, tuple[int, ...]]] = {}
-    for keys, leaf in jax.tree_util.tree_flatten_with_path(shapes(config))[0]:
-        path = tuple(key.key for key in keys)
-        wanted[tensor_name(path, names)] = path, tuple(leaf.shape)
+    wanted: dict[Route, list[str]] = {}
+    expected: dict[str, tuple[int, ...]] = {}
+    leaves = {
+        tuple(key.key for key in keys): leaf
+        for keys, leaf in jax.tree_util.tree_flatten_with_path(shapes(config))[0]
+    }
+    for path, leaf in leaves.items():
+        stored = {tensor_name(one, names): shape for one, shape in members(path, leaf.shape)}
+        wanted[path] = list(stored)
+        expected |= stored
     embedding = tensor_name(("embed_tokens", "weight"), names)
-    expected = {name: shape for name, (_, shape) in wanted.items()}
-    entries = find_tensors(Path(folder))
+    entries = find_tensors(Path(folder), functools.partial(decoder_name, config=config))
     if config.tie_word_embeddings and HEAD in entries:
         expected[HEAD] = expected[embedding]
     check_tensors(folder, entries, expected)
 
     params: dict = {}
-    for name, (path, shape) in wanted.items():
-        place(params, path, read_tensor(entries[name], name, shape, config.dtype, device))
-    if HEAD in entries and HEAD not in wanted:
+    for path, stored in wanted.items():
+        found = {name: entries[name] for name in stored}
+        place(params, path, read_tensor(found, leaves[path], device))
+    if HEAD in entries and config.tie_word_embeddings:
         _check_head(entries[HEAD], embedding, np.asarray(params["embed_tokens"]["weight"]))
     return params
 
 
-def find_tensors(
-    folder: Path, rename: Callable[[str], str | None] = decoder_name
-) -> dict[str, Entry]:
+def find_tensors(folder: Path, rename: Callable[[str], str | None]) -> dict[str, Entry]:
     """Return every weight of a checkpoint by its full name, from the headers alone.
 
     ``rename`` gives the full name of a stored one, or None for what is to be left alone.
@@ -137,14 +142,17 @@ def read_index(file: Path) -> dict[str, str]:
     return placed
 
 
-def read_tensor(
-    entry: Entry, name: str, shape: tuple[int, ...], dtype: str, device: Any
-) -> jax.Array:
-    """Read one tensor in pieces, converting it on the way, and put it on a device."""
-    out = _aligned(math.prod(shape), jnp.dtype(dtype))
-    for first, values in read_chunks(entry, name, dtype):
-        out[first : first + values.size] = values
-    return jax.device_put(out.reshape(shape), device)
+def read_tensor(stored: dict[str, Entry], leaf: jax.ShapeDtypeStruct, device: Any) -> jax.Array:
+    """Read a parameter in pieces, converting it on the way, and put it on a device.
+
+    ``stored`` is its one tensor, or those that it stacks, in order.
+    """
+    out, start = _aligned(math.prod(leaf.shape), jnp.dtype(leaf.dtype)), 0
+    for name, entry in stored.items():
+        for first, values in read_chunks(entry, name, leaf.dtype.name):
+            out[start + first : start + first + values.size] = values
+        start += math.prod(entry.shape)
+    return jax.device_put(out.reshape(leaf.shape), device)
 
 
 def _aligned(size: int, dtype: np.dtype) -> np.ndarray:

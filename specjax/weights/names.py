@@ -13,7 +13,7 @@ from specjax.config import ModelConfig
 Route = tuple[str | int, ...]
 Table = dict[str, str]  # our module -> Hugging Face's module
 
-LLAMA: Table = {
+LLAMA: Table = {  # and its descendants, which have some of these
     "embed_tokens": "model.embed_tokens",
     "layers.{}.input_layernorm": "model.layers.{}.input_layernorm",
     "layers.{}.self_attn.q_proj": "model.layers.{}.self_attn.q_proj",
@@ -22,10 +22,23 @@ LLAMA: Table = {
     "layers.{}.self_attn.o_proj": "model.layers.{}.self_attn.o_proj",
     "layers.{}.self_attn.q_norm": "model.layers.{}.self_attn.q_norm",
     "layers.{}.self_attn.k_norm": "model.layers.{}.self_attn.k_norm",
+    "layers.{}.self_attn.q_a_proj": "model.layers.{}.self_attn.q_a_proj",
+    "layers.{}.self_attn.q_a_layernorm": "model.layers.{}.self_attn.q_a_layernorm",
+    "layers.{}.self_attn.q_b_proj": "model.layers.{}.self_attn.q_b_proj",
+    "layers.{}.self_attn.kv_a_proj_with_mqa": "model.layers.{}.self_attn.kv_a_proj_with_mqa",
+    "layers.{}.self_attn.kv_a_layernorm": "model.layers.{}.self_attn.kv_a_layernorm",
+    "layers.{}.self_attn.kv_b_proj": "model.layers.{}.self_attn.kv_b_proj",
     "layers.{}.post_attention_layernorm": "model.layers.{}.post_attention_layernorm",
     "layers.{}.mlp.gate_proj": "model.layers.{}.mlp.gate_proj",
     "layers.{}.mlp.up_proj": "model.layers.{}.mlp.up_proj",
     "layers.{}.mlp.down_proj": "model.layers.{}.mlp.down_proj",
+    "layers.{}.mlp.gate": "model.layers.{}.mlp.gate",
+    "layers.{}.mlp.experts.{}.gate_proj": "model.layers.{}.mlp.experts.{}.gate_proj",
+    "layers.{}.mlp.experts.{}.up_proj": "model.layers.{}.mlp.experts.{}.up_proj",
+    "layers.{}.mlp.experts.{}.down_proj": "model.layers.{}.mlp.experts.{}.down_proj",
+    "layers.{}.mlp.shared_experts.gate_proj": "model.layers.{}.mlp.shared_experts.gate_proj",
+    "layers.{}.mlp.shared_experts.up_proj": "model.layers.{}.mlp.shared_experts.up_proj",
+    "layers.{}.mlp.shared_experts.down_proj": "model.layers.{}.mlp.shared_experts.down_proj",
     "norm": "model.norm",
     "lm_head": "lm_head",
 }
@@ -45,15 +58,6 @@ OPT: Table = {
     "lm_head": "lm_head",
 }
 
-TABLES: dict[str, Table] = {
-    "LlamaForCausalLM": LLAMA,
-    "MistralForCausalLM": LLAMA,
-    "Qwen2ForCausalLM": LLAMA,
-    "Qwen3ForCausalLM": LLAMA,
-    "MiMoForCausalLM": LLAMA,
-    "OPTForCausalLM": OPT,
-}
-
 # Buffers that old exporters wrote beside the weights (the config already says what they say),
 # and layers for drafting, which ``weights.heads`` loads.
 IGNORED = (
@@ -62,6 +66,7 @@ IGNORED = (
     re.compile(r"model\.mtp_layers\.\d+\..*"),
 )
 
+LAYER = re.compile(r"(?:model\.)?layers\.(\d+)\.")
 HEAD = "lm_head.weight"  # with tied embeddings a checkpoint may hold it, as an equal copy
 BARE = "model."  # what names lack in a checkpoint saved without its language-model head
 
@@ -82,18 +87,33 @@ def tensor_name(path: Route, names: Table) -> str:
     return names[module].format(*layer) + f".{path[-1]}"
 
 
+def members(path: Route, shape: tuple[int, ...]) -> list[tuple[Route, tuple[int, ...]]]:
+    """List what a checkpoint stores of a parameter: each expert's matrix of a stack, or itself."""
+    if "experts" not in path:
+        return [(path, shape)]
+    at = path.index("experts") + 1
+    return [((*path[:at], expert, *path[at:]), shape[1:]) for expert in range(shape[0])]
+
+
 def full_name(name: str) -> str:
     """Return a tensor's name with the ``model.`` that headless checkpoints leave out."""
     return name if name.startswith((BARE, "lm_head.")) else BARE + name
 
 
-def decoder_name(name: str) -> str | None:
-    """Return a decoder tensor's full name; None for a known buffer and for MTP layers."""
+def decoder_name(name: str, config: ModelConfig) -> str | None:
+    """Return a decoder tensor's full name; None for a known buffer and for MTP layers.
+
+    DeepSeek's MTP layers are numbered on after the decoder's own.
+    """
     if any(pattern.fullmatch(name) for pattern in IGNORED):
+        return None
+    layer = LAYER.match(name)
+    if config.latent is not None and layer and int(layer[1]) >= config.num_layers:
         return None
     return full_name(name)
 
 
+MEDUSA = re.compile(r"(?:medusa_heads\.)?\d+\.\d+\.(?:linear\.)?(?:weight|bias)")  # its authors'
 HEAD_NAMES = {  # of each kind of head: (what checkpoints write, our path), the first that fits
     "eagle": ((r"", ""),),
     "eagle3": ((r"layers\.0\.", "midlayer."), (r"", "")),
@@ -102,6 +122,9 @@ HEAD_NAMES = {  # of each kind of head: (what checkpoints write, our path), the 
         (r"model\.mtp_layers\.0\.hidden_layernorm\.", "hnorm."),
         (r"model\.mtp_layers\.0\.input_proj\.", "eh_proj."),
         (r"model\.mtp_layers\.0\.final_layernorm\.", "norm."),
+        (r"model\.mtp_layers\.0\.shared_head\.norm\.", "norm."),
+        (r"model\.mtp_layers\.0\.shared_head\.head\.", "lm_head."),
+        (r"model\.mtp_layers\.0\.(enorm|hnorm|eh_proj|embed_tokens)\.", r"\1."),
         (r"model\.mtp_layers\.0\.", "block."),
     ),
     "medusa": (
@@ -114,10 +137,35 @@ HEAD_NAMES = {  # of each kind of head: (what checkpoints write, our path), the 
 }
 
 
-def head_name(kind: str, name: str) -> str | None:
-    """Return our path of a head's tensor, or None where it is no part of such a head."""
+def head_name(kind: str, num_layers: int, name: str) -> str | None:
+    """Return our path of a head's tensor, or None where it is no part of such a head.
+
+    DeepSeek's MTP layer is stored as one more than the target's ``num_layers`` layers.
+    """
+    name = name.replace(f"model.layers.{num_layers}.", "model.mtp_layers.0.")
     for pattern, path in HEAD_NAMES[kind]:
         found = re.match(pattern, name)
         if found:
             return found.expand(path) + name[found.end() :]
     return None
+
+
+WRITTEN = {  # what ``head_name`` undoes, where a checkpoint's names are not our paths
+    "mtp": (
+        (r"enorm\.", "model.mtp_layers.0.token_layernorm."),
+        (r"hnorm\.", "model.mtp_layers.0.hidden_layernorm."),
+        (r"eh_proj\.", "model.mtp_layers.0.input_proj."),
+        (r"norm\.", "model.mtp_layers.0.final_layernorm."),
+        (r"block\.", "model.mtp_layers.0."),
+    ),
+    "mlp_speculator": ((r"stages\.(\d+)\.(\w+)\.", r"speculator.\2.\1."),),
+}
+
+
+def stored_name(kind: str, path: str) -> str:
+    """Return the name that vLLM reads a head's tensor by."""
+    for pattern, name in WRITTEN.get(kind, ()):
+        found = re.match(pattern, path)
+        if found:
+            return found.expand(name) + path[found.end() :]
+    return path

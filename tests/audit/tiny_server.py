@@ -3,13 +3,12 @@
 import contextlib
 import itertools
 import json
-import socket
 import threading
-import time
 from dataclasses import dataclass, field
 
 import numpy as np
-import uvicorn
+
+from tests.server.running import running
 
 VOCAB = 6
 LAWS = np.random.default_rng(0).dirichlet(np.ones(VOCAB), VOCAB)  # of a token, given the last
@@ -98,16 +97,5 @@ class TinyServer:
 def serving(faults: Faults | None = None, seed: int = 0):
     """Serve on a free port; yield the URL and the application."""
     application = TinyServer(faults or Faults(), seed)
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        config = uvicorn.Config(application, log_level="error", lifespan="off", ws="none")
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        while not server.started:
-            time.sleep(0.01)
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}", application
-        finally:
-            server.should_exit = True
-            thread.join()
+    with running(application, lifespan="off") as url:
+        yield url, application

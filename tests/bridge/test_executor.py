@@ -1,17 +1,24 @@
 """The loop on a torch device: same seed, same text (law 1b), lowered once, and never instead."""
 
+import asyncio
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 
 from npu_bridge.certificate import certify, page
-from npu_bridge.executor import Executor, check_room
+from npu_bridge.executor import SPARE, Executor, check_room
 from npu_bridge.lower import lower
 from specjax import LLM, SamplingParams
+from specjax import cache as kv
 from specjax.audit import batches
 from specjax.audit.borrow import NotInstalled
 from specjax.audit.peers import vllm_ascend
 from specjax.bundled import prompts
+from specjax.engine import rows
+from specjax.engine.service import Service
 from specjax.verify.rejection import reject
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}
@@ -20,6 +27,9 @@ RICH = {
     "temperature": 0.9, "top_k": 40, "top_p": 0.9, "repetition_penalty": 1.2, "min_tokens": 3,
     "logit_bias": {5: 1.5}, "logprobs": 2, "prompt_logprobs": 1,
 }  # fmt: skip
+
+
+SHAPE = rows.Layout(260, 0, 1, frozenset(), 0, 0)
 
 
 def executor(llm: LLM) -> Executor:
@@ -100,14 +110,61 @@ def test_no_device_is_no_device():
 
 def test_a_slot_past_the_cache_is_refused_before_it_is_written(pair):
     llm = LLM(pair.target, device="torch-cpu")
-    from specjax.engine import rows
-
-    shape = rows.Layout(260, 0, 1, frozenset(), 0, 0)
-    state = executor(llm).init_state(llm.engine, llm.params, *rows.idle(1, shape, 64))
-    full = state.cache._replace(lengths=jnp.asarray([63], jnp.int32))
+    state = executor(llm).init_state(llm.engine, llm.params, *rows.idle(1, SHAPE, 64))
+    full = state.cache._replace(lengths=jnp.asarray([64 + SPARE - 1], jnp.int32))
     check_room(state._replace(cache=full), 1)
-    with pytest.raises(RuntimeError, match="64 slots"):
+    with pytest.raises(RuntimeError, match="128 slots"):
         check_room(state._replace(cache=full), 2)
+
+
+def test_rows_join_leave_and_move_as_they_do_in_jax(pair):
+    llm = LLM(pair.target, speculative_config=DRAFT | {"model": pair.draft}, device="torch-cpu")
+
+    def make(size: int):
+        state = llm.driver.init_state(llm.engine, llm.params, *rows.idle(size, SHAPE, 64))
+        drawn = jax.tree.map(lambda leaf: leaf.normal_() if torch.is_tensor(leaf) else leaf, state)
+        twin = jax.tree.map(lambda leaf: jnp.array(leaf) if torch.is_tensor(leaf) else leaf, drawn)
+        return drawn, twin
+
+    (state, twin), (row, row_twin) = make(3), make(1)
+    slots = np.asarray([2, 0], np.int32)
+    same(llm.driver.select(state, slots, 1), kv.select(twin, jnp.asarray(slots), jnp.int32(1)))
+    same(llm.driver.leave(state, 1), kv.leave(twin, jnp.int32(1)))
+    same(llm.driver.admit(state, 1, row), kv.admit(twin, jnp.int32(1), row_twin))
+
+
+def same(ours, theirs) -> None:
+    """Compare two states, one of them with tensors."""
+    for one, two in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        if jnp.issubdtype(two.dtype, jax.dtypes.prng_key):
+            one, two = jax.random.key_data(one), jax.random.key_data(two)
+        assert one.shape == two.shape
+        assert (np.asarray(one) == np.asarray(two)).all()
+
+
+def test_a_service_runs_lowered_and_says_what_generate_says(pair):
+    """A last piece that is padded past the text's end; a second row comes and goes."""
+    llm = LLM(
+        pair.target, speculative_config=NGRAM, max_num_seqs=2, max_model_len=100,
+        device="torch-cpu",
+    )  # fmt: skip
+    asked = [{"prompt_token_ids": [*range(5, 18)] * 7 + [5, 6, 7, 8]}, ASKED[0]]
+    params = [SamplingParams(temperature=0.0, max_tokens=n, ignore_eos=True) for n in (5, 3)]
+    wanted = LLM(pair.target, max_model_len=100).generate(asked, params, use_tqdm=False)
+    service = Service(llm, max_waiting=2)
+
+    async def read(ticket):
+        return [token async for delta in ticket for token in delta.token_ids]
+
+    async def everything():
+        tickets = [service.submit(*one)[0] for one in zip(asked, params, strict=True)]
+        return [await read(ticket) for ticket in tickets]
+
+    try:
+        got = asyncio.run(everything())
+    finally:
+        service.close(drain=False)
+    assert got == [output.outputs[0].token_ids for output in wanted]
 
 
 def say_lowered(batch: batches.Batch) -> list[list[int]]:

@@ -16,8 +16,10 @@ LLAMA = targets.LLAMA | {"architectures": ["LlamaForCausalLM"], "num_hidden_laye
 DRAFT = TARGET | {"num_hidden_layers": 2}
 MIMO = targets.MIMO | {"num_hidden_layers": 3}
 DEEPSEEK = targets.DEEPSEEK | {"num_hidden_layers": 2, "first_k_dense_replace": 3}
+DEEPSEEK_EXPERTS = DEEPSEEK | targets.EXPERTS
 # How loud the noise is, tuned so that acceptance is partial under every method.
 GAINS = {"target": 0.13, "llama": 0.18, "draft": 0.18, "mimo": 0.18, "deepseek": 0.18, "head": 0.15}
+GAINS["deepseek_experts"] = 0.12
 
 
 def build(folder: Path, seed: int = 0) -> dict[str, Path]:
@@ -31,8 +33,12 @@ def build(folder: Path, seed: int = 0) -> dict[str, Path]:
         return draw_head(stream(seed, name + " head"), language, GAINS["head"], *config)
 
     mimo_mtp = head("mimo", targets.mimo_mtp, MIMO)
-    deepseek_mtp = head("deepseek", targets.deepseek_mtp, DEEPSEEK)
     after = f"model.layers.{DEEPSEEK['num_hidden_layers']}."
+
+    def deepseek(name: str, config: dict[str, Any]) -> Weights:
+        mtp = head(name, targets.deepseek_mtp, config)
+        return decoder(name, config) | targets.prefixed(after, mtp)
+
     checkpoints = {
         "target": (TARGET, decoder("target", TARGET)),
         "llama": (LLAMA, decoder("llama", LLAMA)),
@@ -46,10 +52,8 @@ def build(folder: Path, seed: int = 0) -> dict[str, Path]:
             head("original", heads.medusa_original),
         ),
         "mimo": (MIMO, decoder("mimo", MIMO) | targets.prefixed("model.mtp_layers.0.", mimo_mtp)),
-        "deepseek": (
-            DEEPSEEK,
-            decoder("deepseek", DEEPSEEK) | targets.prefixed(after, deepseek_mtp),
-        ),
+        "deepseek": (DEEPSEEK, deepseek("deepseek", DEEPSEEK)),
+        "deepseek_experts": (DEEPSEEK_EXPERTS, deepseek("deepseek_experts", DEEPSEEK_EXPERTS)),
     }
     return {name: write(folder / name, *checkpoint) for name, checkpoint in checkpoints.items()}
 

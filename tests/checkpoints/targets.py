@@ -69,6 +69,20 @@ DEEPSEEK = FAMILY | {
     },
 }
 
+EXPERTS: dict[str, Any] = {  # of every layer but the first
+    "first_k_dense_replace": 1,
+    "moe_intermediate_size": INTERMEDIATE,
+    "n_group": 4,
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "norm_topk_prob": True,
+    "num_experts_per_tok": 3,
+    "routed_scaling_factor": 1.5,
+    "scoring_func": "sigmoid",
+    "topk_group": 2,
+    "topk_method": "noaux_tc",
+}
+
 
 def attention(rng: np.random.Generator, gain: float, config: dict[str, Any]) -> Weights:
     """Draw grouped attention, with Qwen3's norms or Qwen2's biases where the config has them."""
@@ -131,14 +145,27 @@ def recall_previous_latent(weights: Weights, language: Language) -> None:
     output[:, :HEAD_DIM] = EMBED_SCALE * language.recall[:, :HEAD_DIM]
 
 
-def layer(rng: np.random.Generator, gain: float, config: dict[str, Any]) -> Weights:
+def mixture(rng: np.random.Generator, gain: float, config: dict[str, Any]) -> Weights:
+    """Draw DeepSeek's experts (arXiv:2412.19437); the bias is large enough to change choices."""
+    count = config["n_routed_experts"]
+    weights = {
+        "mlp.gate.weight": noise(rng, count, HIDDEN),
+        "mlp.gate.e_score_correction_bias": 0.2 * rng.standard_normal(count),
+    }
+    for name in ("shared_experts", *(f"experts.{i}" for i in range(count))):
+        weights |= {key.replace("mlp", f"mlp.{name}"): w for key, w in mlp(rng, gain).items()}
+    return weights
+
+
+def layer(rng: np.random.Generator, gain: float, config: dict[str, Any], index: int = 0) -> Weights:
     """Draw one decoder layer."""
     latent = config["model_type"] == "deepseek_v3"
+    mixed = "n_routed_experts" in config and index >= config["first_k_dense_replace"]
     return {
         "input_layernorm.weight": norm(rng, HIDDEN),
         "post_attention_layernorm.weight": norm(rng, HIDDEN),
         **(latent_attention(rng, gain) if latent else attention(rng, gain, config)),
-        **mlp(rng, gain),
+        **(mixture(rng, gain, config) if mixed else mlp(rng, gain)),
     }
 
 
@@ -152,7 +179,7 @@ def decoder(
         "lm_head.weight": language.head(),
     }
     for i in range(config["num_hidden_layers"]):
-        block = layer(rng, gain, config)
+        block = layer(rng, gain, config, i)
         if i == 0:
             latent = config["model_type"] == "deepseek_v3"
             (recall_previous_latent if latent else recall_previous)(block, language)
@@ -184,5 +211,5 @@ def deepseek_mtp(
         "eh_proj.weight": np.hstack([np.eye(HIDDEN), language.recall]),
         "shared_head.norm.weight": norm(rng, HIDDEN, STREAM_SCALE),
         "shared_head.head.weight": language.head(),
-        **layer(rng, gain, config),
+        **layer(rng, gain, config, config["num_hidden_layers"]),
     }

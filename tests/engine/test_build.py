@@ -4,10 +4,12 @@ import warnings
 
 import pytest
 
+from specjax.drafters.ngram import ngram
 from specjax.drafters.none import none
-from specjax.engine.build import choose_rule
+from specjax.engine.build import build_schedule, choose_rule
 from specjax.engine.rule_options import LOSSY, RULES
 from specjax.engine.speculative import SpeculativeConfig
+from specjax.types import Engine
 from specjax.verify.block import block
 from specjax.verify.entropy import entropy
 from specjax.verify.rejection import rejection
@@ -15,6 +17,7 @@ from specjax.verify.rejection_tree import rejection_tree
 from specjax.verify.synthetic import synthetic
 from specjax.verify.typical import typical
 from specjax.verify.walk import walk
+from tests.laws import harness as h
 
 CHAIN, TREE = none._replace(depth=3, nodes=4), none._replace(depth=3, nodes=9)
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3}
@@ -66,3 +69,15 @@ def test_rules_for_chains_refuse_trees(method):
 def test_typical_acceptance_takes_trees():
     with pytest.warns(UserWarning, match="lossy"):
         assert choose({**NGRAM, "rejection_sample_method": "typical"}, TREE) is typical(0.09, 0.3)
+
+
+def test_a_schedule_names_an_engine_for_every_number_of_requests():
+    """Gaps belong to the range before (vLLM's rule); equal depths share one engine."""
+    engine = Engine(h.TARGET, ngram(3, 5, 5), walk, 0)
+    ranges = [[1, 2, 3], [5, 6, 1], [7, 7, 0]]
+    config = {**NGRAM, "num_speculative_tokens_per_batch_size": ranges}
+    schedule = build_schedule(engine, None, SpeculativeConfig.from_dict(config))
+    assert [one.drafter.depth for one in schedule] == [3, 3, 3, 3, 1, 1, 0]
+    assert len(set(schedule)) == 3
+    assert schedule[0] is engine
+    assert build_schedule(engine, None, SpeculativeConfig.from_dict(NGRAM)) == (engine,)

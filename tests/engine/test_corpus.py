@@ -1,5 +1,7 @@
 """The responses suffix decoding shares: first in first out, and nobody's prompt."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,12 +9,21 @@ import pytest
 
 from specjax import LLM, SamplingParams, cache
 from specjax.drafters import suffix_index
+from specjax.engine import corpus_file
 from specjax.engine.corpus import Corpus
 from specjax.types import Engine
 from specjax.verify.walk import walk
 from tests.laws import harness as h
 
 SUFFIX = {"method": "suffix", "num_speculative_tokens": 4, "suffix_decoding_max_tree_depth": 6}
+
+APART = {"suffix_decoding_max_cached_requests": 0}
+
+
+def shared(llm: LLM) -> Corpus:
+    """Return the responses that an LLM's requests share."""
+    assert llm.corpus is not None
+    return llm.corpus
 
 
 def occurs(index, tokens) -> bool:
@@ -22,7 +33,7 @@ def occurs(index, tokens) -> bool:
 
 
 def test_responses_grow_side_by_side_and_the_oldest_go_first():
-    corpus = Corpus(max_tree_depth=4, max_requests=2)
+    corpus = Corpus(max_tree_depth=4, max_requests=2, capacity=64)
     first, second = corpus.start(), corpus.start()
     corpus.extend(first, [1, 2])
     corpus.extend(second, [7, 8])
@@ -47,12 +58,17 @@ def test_a_full_corpus_forgets_the_oldest_and_stays_within_its_capacity():
         name = corpus.start()
         corpus.extend(name, [number, number + 100, number + 200])
         corpus.finish(name)
-        assert corpus.num_tokens <= 64
+        assert corpus.num_tokens == min(3 * number + 3, 63)
         assert int(corpus.index.size[0]) == corpus.num_tokens
         assert occurs(corpus.index, [number, number + 100, number + 200])
-    assert not occurs(corpus.index, [0])
-    assert len(corpus.responses) >= 64 // 4
+        assert number < 21 or not occurs(corpus.index, [number - 21])
+    assert occurs(corpus.index, [9])
     assert not corpus.growing
+    name = corpus.start()
+    corpus.extend(name, list(range(65)))  # more than there is room for, whoever goes
+    assert corpus.num_tokens == len(corpus.responses) == int(corpus.index.size[0]) == 0
+    corpus.extend(name, [1])
+    assert not occurs(corpus.index, [1])
 
 
 @pytest.fixture(scope="module")
@@ -74,12 +90,83 @@ def test_only_outputs_are_shared_and_the_text_is_plain_text(llm, pair):
     assert llm.counters.num_accepted_tokens > 0
 
 
+def test_requests_of_two_streams_may_take_turns(llm):
+    """What one stream teaches the index replaces the arrays that the other one used before."""
+    params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+    prompts = [{"prompt_token_ids": list(range(i, i + 8))} for i in (30, 90)]
+    alone = [llm.generate(prompt, params)[0].outputs[0].token_ids for prompt in prompts]
+    turns = list(itertools.zip_longest(*(llm.stream(prompt, params) for prompt in prompts)))
+    for i, tokens in enumerate(alone):
+        *_, last = [samples[i] for samples in turns if samples[i] is not None]
+        assert last.progress.tokens == tokens
+
+
+def test_no_draft_holds_a_word_of_anothers_prompt(llm, pair):
+    """Requests join and leave, responses are shared and evicted; prompts are nobody else's."""
+    apart = LLM(pair.target, speculative_config={**SUFFIX, **APART}, max_num_seqs=2)
+    tight = {
+        **SUFFIX,
+        "suffix_decoding_max_cached_requests": 2,
+        "suffix_decoding_min_token_prob": 0,
+    }
+    crowded = LLM(pair.target, speculative_config=tight, max_num_seqs=2)
+    prompts = [[*range(20 + 7 * i, 27 + 7 * i)] * 2 for i in range(6)]  # no word in common
+    params = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True)
+    for engine in (llm, crowded, apart):
+        asked = [{"prompt_token_ids": prompt} for prompt in prompts]
+        outputs = [one.outputs[0] for one in engine.generate(asked, params)]
+        said = {token for one in outputs for token in one.token_ids}
+        said |= {token for one in (engine.corpus or llm.corpus).responses.values() for token in one}
+        for prompt, output in zip(prompts, outputs, strict=True):
+            known = {*prompt, *(output.token_ids if engine is apart else said)}
+            drafted = {token for _, draft in output.drafts for token in draft}
+            assert drafted
+            assert drafted <= known
+    assert len(shared(crowded).responses) == 2
+
+
 def test_no_cached_requests_means_nothing_is_shared(pair):
-    alone = LLM(
-        pair.target, speculative_config={**SUFFIX, "suffix_decoding_max_cached_requests": 0}
-    )
+    alone = LLM(pair.target, speculative_config={**SUFFIX, **APART})
     assert alone.corpus is None
     assert alone.params.draft is None
+
+
+def test_a_corpus_is_saved_and_started_from(llm, pair, tmp_path):
+    file, tokenizer = tmp_path / "said.npz", llm.get_tokenizer()
+    responses = [[7, 8, 9], [], list(range(200))]
+    corpus_file.save(file, responses, tokenizer)
+    assert corpus_file.load(file, tokenizer) == responses
+    config = {**SUFFIX, "suffix_decoding_corpus": str(file)}
+    frozen = LLM(pair.target, speculative_config={**config, **APART})
+    growing = LLM(pair.target, speculative_config=config)
+    for engine in (frozen, growing):
+        assert list(shared(engine).responses.values()) == responses
+        assert occurs(shared(engine).index, list(range(60, 66)))
+        engine.generate({"prompt_token_ids": [1, 2, 3]}, SamplingParams(max_tokens=4))
+    assert (len(shared(frozen).responses), len(shared(growing).responses)) == (3, 4)
+    corpus_file.save(file, shared(growing).responses.values(), tokenizer)
+    assert len(corpus_file.load(file)) == 4
+
+
+def test_what_is_no_corpus_of_ours_is_refused(llm, kinds, tmp_path):
+    file = tmp_path / "said.npz"
+    file.write_text("no")
+    with pytest.raises(ValueError, match="is no corpus"):
+        corpus_file.load(file)
+    corpus_file.save(file, [], kinds["word_level"])
+    assert corpus_file.load(file) == []
+    with pytest.raises(ValueError, match="another tokenizer"):
+        corpus_file.load(file, llm.get_tokenizer())
+
+
+def test_a_corpus_is_written_whole_or_not_at_all(kinds, tmp_path):
+    file = tmp_path / "said.npz"
+    corpus_file.save(file, [[1]], kinds["word_level"])
+    before = file.read_bytes()
+    with pytest.raises(OverflowError):
+        corpus_file.save(file, [[2**40]], kinds["word_level"])
+    assert file.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_a_slot_taken_over_keeps_nothing_of_the_request_before():

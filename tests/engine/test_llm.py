@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from specjax import LLM, SamplingParams
 from specjax.bundled import prompts
-from specjax.engine import loop
+from specjax.engine import driver
 
 PROMPTS = [entry["turns"][0] for entry in prompts()]
 DRAFT = {"model": "bundled:draft", "num_speculative_tokens": 4}
@@ -207,10 +207,10 @@ def test_no_new_program_for_another_prompt_of_the_same_size(drafted):
     """Law 8 through the interface: other words, seeds and lengths in the same bucket."""
     llm = drafted["ngram"]
     llm.generate({"prompt_token_ids": [9] * 20}, SamplingParams(max_tokens=20, seed=0))
-    before = (loop.prefill._cache_size(), loop.generate._cache_size())
+    before = (driver.prefill._cache_size(), driver.generate._cache_size())
     for n in (17, 25, 30):
         llm.generate({"prompt_token_ids": [n] * n}, SamplingParams(max_tokens=40 - n, seed=n))
-    assert (loop.prefill._cache_size(), loop.generate._cache_size()) == before
+    assert (driver.prefill._cache_size(), driver.generate._cache_size()) == before
 
 
 @pytest.mark.parametrize(
@@ -303,8 +303,31 @@ def test_any_prompt_gives_the_same_text_drafted_and_plain(
     assert len(output.token_ids) == max_tokens
 
 
+LATENT = """
+import jax, jax.numpy as jnp, numpy as np
+from specjax.engine.device import check_divisible, choose_devices, shard
+from specjax.models.build import build_target, init_params
+from specjax.topology import causal
+from tests.laws.harness import LATENT
+model, params = build_target(LATENT), init_params(LATENT, jax.random.key(0))
+mesh = choose_devices("cpu", 2)
+check_divisible(LATENT, mesh)
+@jax.jit
+def read(params):
+    tokens, cache = jnp.arange(8)[None], model.init_cache(1, 8)
+    output, _ = model.forward(params, tokens, tokens, causal(8), cache, 8)
+    return model.logits(params, output.hidden)
+halves = shard(params, mesh)
+print(halves["layers"][0]["mlp"]["experts"]["up_proj"]["weight"].sharding.spec)
+print(np.abs(read(params) - read(halves)).max() < 1e-4)
+"""
+
+
 def test_two_devices_share_the_weights_and_say_the_same():
-    """Tensor parallelism on two virtual CPU devices, in a process of its own; 3 is refused."""
+    """Tensor parallelism on two virtual CPU devices, in a process of its own; 3 is refused.
+
+    Latent attention is split by heads, and every expert like an MLP.
+    """
     code = (
         "from specjax import LLM, SamplingParams\n"
         "p = SamplingParams(temperature=0.0, max_tokens=24)\n"
@@ -316,14 +339,16 @@ def test_two_devices_share_the_weights_and_say_the_same():
         "    LLM('bundled', tensor_parallel_size=3)\n"
         "except ValueError as error:\n"
         "    print(error)\n"
+        f"{LATENT}"
     )
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=3", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, **flags}, capture_output=True, text=True
     )
-    one, two, refused = done.stdout.splitlines()
+    one, two, refused, split, equal = done.stdout.splitlines()
     assert one == two
     assert "use one of [1, 2]" in refused
+    assert (split, equal) == ("P(None, 'tensor', None)", "True")
 
 
 def test_unseeded_requests_share_no_seed_with_seeded_ones(plain):

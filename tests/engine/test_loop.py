@@ -2,7 +2,7 @@
 
 import pytest
 
-from specjax.engine.loop import MOST_PADDING, PREFILL_CHUNKS, next_chunk
+from specjax.engine.plan import MOST_PADDING, PREFILL_CHUNKS, next_chunk
 
 
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 128, 145, 161, 200, 256, 257, 1000])

@@ -107,7 +107,8 @@ def test_strings_of_a_command_line_parse_to_the_field_s_type():
         ({**TYPICAL, "posterior_threshold": 1.01}, r"must be in \(0, 1\]"),
         ({**TYPICAL, "posterior_alpha": -0.1}, "posterior_alpha=-0.1 must be >= 0"),
         ({**DRAFT, "suffix_decoding_min_token_prob": 2}, r"must be in \[0, 1\]"),
-        ({**DRAFT, "num_speculative_tokens_per_batch_size": [[1, 8, 3]]}, "needs the server"),
+        ({**DRAFT, "num_speculative_tokens_per_batch_size": [[2, 8, 3]]}, "must start at 1"),
+        ({**DRAFT, "num_speculative_tokens_per_batch_size": []}, "must not be empty"),
         ({**DRAFT, "num_speculative_tokens_per_batch_size": [[1, 8, 6]]}, r"got \[1, 8, 6\]"),
         ({**DRAFT, "num_speculative_tokens_per_batch_size": [[8, 1, 3]]}, r"got \[8, 1, 3\]"),
         ({**DRAFT, "num_speculative_tokens_per_batch_size": 3}, "must be a list of"),
@@ -195,10 +196,68 @@ def test_the_method_is_read_off_the_draft_folder(tmp_path, name, facts, method):
     assert infer_method(str(folder)) == method
 
 
+@pytest.mark.parametrize(
+    ("given", "facts", "expected"),
+    [
+        ({"method": "mlp_speculator"}, {"n_predict": 3}, 3),
+        ({}, {"n_predict": 3, "model_type": "mlp_speculator"}, 3),
+        ({"method": "deepseek_mtp"}, {"num_nextn_predict_layers": 2, "n_predict": 9}, 2),
+        ({"method": "mtp", "num_speculative_tokens": 6}, {"num_nextn_predict_layers": 2}, 6),
+    ],
+)
+def test_k_is_what_the_head_predicts_unless_it_is_given(tmp_path, given, facts, expected):
+    (tmp_path / "config.json").write_text(json.dumps(facts))
+    for where in ({"model": str(tmp_path)}, {}):
+        if where or given.get("method", "").endswith("mtp"):  # an MTP layer is the target's own
+            config = SpeculativeConfig.from_dict({**given, **where}, tmp_path)
+            assert config.num_speculative_tokens == expected
+
+
+@pytest.mark.parametrize("facts", [{}, {"n_predict": 0}, {"n_predict": "3"}, {"n_predict": None}])
+def test_a_head_that_does_not_say_what_it_predicts_needs_k(tmp_path, facts):
+    (tmp_path / "config.json").write_text(json.dumps(facts))
+    for method in ("eagle", "medusa", "mlp_speculator", "draft_model"):
+        with pytest.raises(ValueError, match="num_speculative_tokens must be provided"):
+            SpeculativeConfig.from_dict({"method": method, "model": str(tmp_path)})
+
+
 def test_a_broken_draft_config_is_named(tmp_path):
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ValueError, match=r"config\.json is not valid JSON"):
         SpeculativeConfig(model=str(tmp_path), num_speculative_tokens=1)
+
+
+TREE, SIZES = "[(1,), (0,), (0, 0)]", {"depth": 3, "top_k": 2, "num_nodes": 5}
+
+
+def test_a_tree_counts_its_nodes_as_vllm_does():
+    config = SpeculativeConfig(model="a", speculative_token_tree=TREE, num_speculative_tokens=3)
+    assert config == SpeculativeConfig(
+        model="a", num_speculative_tokens=None, speculative_token_tree=[[0], [0, 0], [1]]
+    )
+    assert (config.num_speculative_tokens, config.depth) == (3, 2)
+    assert config.speculative_token_tree == "[(0,), (1,), (0, 0)]"
+    grown = SpeculativeConfig.from_dict({"model": "a", "tree": SIZES})
+    assert (grown.num_speculative_tokens, grown.depth) == (5, 3)
+    assert hash(grown) == hash(SpeculativeConfig.from_dict({"model": "a", "tree": SIZES}))
+    assert SpeculativeConfig.from_dict(DRAFT).depth == 5
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({**NGRAM, "tree": SIZES}, "method='ngram' drafts no trees: remove tree, or use one of"),
+        ({"method": "suffix", "speculative_token_tree": TREE}, "remove speculative_token_tree"),
+        ({**DRAFT, "tree": {**SIZES, "num_nodes": 6}}, "tokens=5, but tree has 6 nodes"),
+        ({**DRAFT, "speculative_token_tree": TREE}, "=5, but speculative_token_tree has 3 nodes"),
+        ({"model": "a", "tree": SIZES, "speculative_token_tree": TREE}, "two trees: remove one"),
+        ({"model": "a", "speculative_token_tree": "[(0,"}, "must be a list of nodes"),
+        ({"model": "a", "tree": {**SIZES, "num_nodes": 99}}, "num_nodes=99 must be 4 to 10"),
+    ],
+)
+def test_a_wrong_tree_is_one_clear_error(config, words):
+    with pytest.raises(ValueError, match=words):
+        SpeculativeConfig.from_dict(config)
 
 
 def test_an_mlp_speculators_config_says_how_many_tokens_it_drafts(tmp_path):

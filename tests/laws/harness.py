@@ -10,7 +10,14 @@ import numpy as np
 
 from specjax import decode
 from specjax import sampling as s
-from specjax.config import FeatureConfig, MedusaConfig, ModelConfig, SpeculatorConfig
+from specjax.config import (
+    Experts,
+    FeatureConfig,
+    Latent,
+    MedusaConfig,
+    ModelConfig,
+    SpeculatorConfig,
+)
 from specjax.drafters.draft_model import draft_model
 from specjax.drafters.feature import feature
 from specjax.drafters.hidden_states import hidden_states
@@ -18,6 +25,7 @@ from specjax.drafters.ngram import ngram
 from specjax.drafters.none import none
 from specjax.drafters.stages import staged
 from specjax.drafters.suffix import suffix
+from specjax.drafters.tree import Tree, fixed
 from specjax.models.build import (
     HeadConfig,
     build_feature_head,
@@ -48,6 +56,26 @@ TAPS = 1, 2
 TARGET = build_target(TINY, TAPS)
 K = 4  # of every chain
 BLOCK = dataclasses.replace(TINY, num_layers=1, tie_word_embeddings=False)
+LATENT = dataclasses.replace(  # DeepSeek's attention, and its experts in every layer
+    TINY,
+    num_kv_heads=1,
+    qk_norm=False,
+    tie_word_embeddings=False,
+    latent=Latent(
+        kv_lora_rank=12, q_lora_rank=10, qk_nope_head_dim=6, qk_rope_head_dim=8, v_head_dim=5
+    ),
+    experts=Experts(
+        n_routed_experts=8,
+        n_shared_experts=1,
+        num_experts_per_tok=2,
+        moe_intermediate_size=12,
+        n_group=4,
+        topk_group=2,
+        norm_topk_prob=True,
+        routed_scaling_factor=1.5,
+        first_k_dense_replace=0,
+    ),
+)
 FEATURE = FeatureConfig(kind="eagle", block=BLOCK, target_size=32)
 HEADS: dict[str, tuple[HeadConfig, str]] = {  # and draft_sample_method
     "eagle": (FEATURE, "greedy"),
@@ -56,6 +84,10 @@ HEADS: dict[str, tuple[HeadConfig, str]] = {  # and draft_sample_method
         "coupled",
     ),
     "mtp": (dataclasses.replace(FEATURE, kind="mtp"), "greedy"),
+    "deepseek_mtp": (
+        dataclasses.replace(FEATURE, kind="mtp", block=dataclasses.replace(LATENT, num_layers=1)),
+        "coupled",
+    ),
     "medusa": (MedusaConfig(num_heads=K, num_layers=1, hidden_size=32, vocab_size=VOCAB), "greedy"),
     "mlp_speculator": (
         SpeculatorConfig(num_stages=K, hidden_size=32, inner_size=24, vocab_size=VOCAB),
@@ -69,19 +101,20 @@ step = jax.jit(decode.step, static_argnums=0)
 init_state = jax.jit(decode.init_state, static_argnums=0)
 
 
-def chain_of(config: HeadConfig, method: str = "greedy") -> Drafter:
+def with_head(name: str, tree: Tree | int = K) -> Drafter:
     """Build the drafter of a head."""
+    config, method = HEADS[name]
     if isinstance(config, FeatureConfig):
-        return feature(build_feature_head(config), VOCAB, K, method)
-    return staged(build_stages(config), K, method)
+        return feature(build_feature_head(config), tree, method)
+    return staged(build_stages(config), tree, method)
 
 
 @functools.cache
 def weights(drafter: Drafter | None = None) -> Params:
     """The target's weights, and a draft: a fresh head, or the target with a little noise."""
     target = jax.tree.map(lambda leaf: leaf * 1.3, init_params(TINY, jax.random.key(0)))
-    for config, method in HEADS.values():
-        if drafter is not None and drafter == chain_of(config, method):
+    for name, (config, _) in HEADS.items():
+        if drafter is not None and drafter in (CHAINS.get(name), GROWN.get(name)):
             head = init_params(config, jax.random.key(1))
             if "say" in head:  # the last 8 tokens are not in its vocabulary
                 head["say"] = jnp.minimum(jnp.arange(VOCAB, dtype=jnp.int32), VOCAB - 8)
@@ -290,7 +323,17 @@ CHAINS = {  # N = 5 for all of them
     "draft_model greedy": draft_model(TARGET, K, "greedy"),
     "draft_model coupled": draft_model(TARGET, K, "coupled"),
     "suffix": alone(suffix(K, 8)),
-    **{name: chain_of(*head) for name, head in HEADS.items()},
+    **{name: with_head(name) for name in HEADS},
+}
+BUSH = fixed([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (0, 1, 0)])
+BEST = Tree(depth=3, top_k=3, num_nodes=8)  # as many nodes, other ones every round
+GROWN = {
+    "draft_model fixed": draft_model(TARGET, BUSH, "coupled"),
+    "draft_model best": draft_model(TARGET, BEST, "greedy"),
+    "eagle": with_head("eagle", BEST),
+    "eagle3": with_head("eagle3", BUSH),
+    "mtp": with_head("mtp", BEST),
+    "medusa": with_head("medusa", BUSH),
 }
 PLAIN = none
 LISTENER = hidden_states(len(TAPS), TINY.hidden_size, TINY.dtype)

@@ -108,6 +108,15 @@ def test_what_others_said_never_changes_the_text():
         assert_bitwise(h.run(drafter, rows, params=with_(params, index)), plain)
 
 
+def test_trees_of_what_was_said_never_change_the_text():
+    """1(b) for suffix decoding's trees: several branches, and a node that is never used."""
+    rows = h.random_rows(4, seed=3)
+    drafted = h.run(h.alone(suffix(4, 8, 2.0, 0.05, 1.0, use_tree_spec=True)), rows)
+    assert count_events(drafted, h.run(h.PLAIN, rows)) == 0
+    assert drafted.infos.num_accepted.sum() > 4
+    assert drafted.infos.num_drafted.max() == 4
+
+
 def with_(params, index):
     return params._replace(draft=index)
 

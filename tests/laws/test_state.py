@@ -13,6 +13,8 @@ from specjax.verify.walk import walk
 from tests.laws import harness as h
 from tests.shapes import assert_shapes
 
+HEADS = [("eagle", 4), ("eagle3", 16), ("mtp", 16), ("deepseek_mtp", 16)]  # and chunk
+
 
 def one_pass(params, tokens):
     """Read whole texts [B, T] from an empty cache."""
@@ -55,7 +57,7 @@ def test_observe_leaves_the_drafter_where_one_long_pass_would(chunk):
     np.testing.assert_allclose(drafter.hidden, last, atol=1e-4)
 
 
-@pytest.mark.parametrize(("name", "chunk"), [("eagle", 4), ("eagle3", 16), ("mtp", 16)])
+@pytest.mark.parametrize(("name", "chunk"), HEADS)
 def test_a_head_is_where_one_pass_over_all_pairs_would_leave_it(name, chunk):
     """6: pair i is token i + 1 with the target's feature of position i, at position i."""
     drafter, (config, _) = h.CHAINS[name], h.HEADS[name]

@@ -1,7 +1,4 @@
-"""The cycle-language checkpoints in vLLM: every format loads, and is accepted in part.
-
-Their drafts are recorded, ready for specjax's own heads to be compared with.
-"""
+"""The cycle-language checkpoints in vLLM and here: same text, same drafts, same counters."""
 
 import pytest
 
@@ -11,7 +8,7 @@ from specjax.metrics import SpecDecodeCounters
 from tests.checkpoints.language import VOCAB
 from tests.oracle.conftest import place
 
-K, NUM_PROMPTS, PROMPT_LENGTH, NUM_TOKENS = 3, 8, 12, 48
+K, NUM_PROMPTS, PROMPT_LENGTH, NUM_TOKENS = 3, 20, 12, 48
 METHODS = {  # name: (target, method, head's checkpoint, K)
     "draft_model": ("target", "draft_model", "draft", K),
     "eagle": ("target", "eagle", "eagle", K),
@@ -22,8 +19,8 @@ METHODS = {  # name: (target, method, head's checkpoint, K)
     "medusa_original": ("target", "medusa", "medusa_original", K),
     "mimo": ("mimo", "mtp", None, 1),
     "deepseek": ("deepseek", "mtp", None, K),
+    "deepseek_experts": ("deepseek_experts", "mtp", None, K),
 }
-OURS = tuple(name for name in METHODS if name != "deepseek")  # what specjax drafts with too
 
 
 def job(target: str, config: dict | None) -> dict:
@@ -46,6 +43,15 @@ def speculative_config(name: str) -> dict:
     return config if head is None else {**config, "model": f"cycle/{head}"}
 
 
+def count(answer: dict, depth: int) -> SpecDecodeCounters:
+    """Add up what vLLM says of its rounds."""
+    counters = SpecDecodeCounters.zeros(depth)
+    for output in answer["outputs"]:
+        metrics = output["metrics"]
+        counters = counters.add(metrics["per_step_drafted"], metrics["per_step_accepted"])
+    return counters
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_vllm_loads_the_head_and_accepts_some_of_its_drafts(name, vllm, compared):
     target, *_, depth = METHODS[name]
@@ -53,10 +59,7 @@ def test_vllm_loads_the_head_and_accepts_some_of_its_drafts(name, vllm, compared
     spoken = vllm(f"cycle_{name}", job(target, speculative_config(name)))
     for one, other in zip(plain["outputs"], spoken["outputs"], strict=True):
         assert one["token_ids"] == other["token_ids"]
-    counters = SpecDecodeCounters.zeros(depth)
-    for output in spoken["outputs"]:
-        metrics = output["metrics"]
-        counters = counters.add(metrics["per_step_drafted"], metrics["per_step_accepted"])
+    counters = count(spoken, depth)
     assert counters.acceptance_rate is not None
     assert 0.25 < counters.acceptance_rate < 0.95
     compared(
@@ -67,7 +70,7 @@ def test_vllm_loads_the_head_and_accepts_some_of_its_drafts(name, vllm, compared
     )
 
 
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", METHODS)
 def test_specjax_says_and_drafts_the_same(name, vllm, checkpoints, compared):
     target, config = METHODS[name][0], speculative_config(name)
     theirs = vllm(f"cycle_{name}", job(target, config))
@@ -89,6 +92,10 @@ def test_specjax_says_and_drafts_the_same(name, vllm, checkpoints, compared):
         assert list(output.token_ids) == other["token_ids"]
         assert [[at, list(draft)] for at, draft in output.drafts] == rounds
         number += len(rounds)
+    assert llm.counters == count(theirs, config["num_speculative_tokens"])
     compared(
-        f"text and drafts on the cycle checkpoint, {name}", "vLLM's", f"{number} drafts", "equal"
+        f"text, drafts and counters on the cycle checkpoint, {name}",
+        "vLLM's",
+        f"{number} drafts",
+        "equal",
     )

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from specjax import LLM, SamplingParams
+from specjax.engine import report
+from specjax.engine.corpus import Corpus
 from specjax.metrics import SpecDecodeCounters, Vector
 from specjax.oracle.ask import TABLE_DRAFTS, table
 from specjax.topology import causal
@@ -17,8 +19,11 @@ K, NUM_TOKENS, MAX_MODEL_LEN = 3, 64, 512
 GREEDY = {"temperature": 0.0, "max_tokens": NUM_TOKENS, "ignore_eos": True}
 TOLERANCE = 1e-4  # of logits, relative to the largest
 NGRAM = {"method": "ngram", "prompt_lookup_max": 3, "prompt_lookup_min": 1}
+VLLM_HEADS = ("eagle", "eagle3", "medusa")  # it has no mlp_speculator, no MTP layer for Qwen3
+SUFFIX = {"method": "suffix", "suffix_decoding_max_cached_requests": 0}
 DRAFT = {"method": "draft_model", "model": "bundled:draft"}
-CONFIGS = {"plain": None, "ngram": NGRAM, "draft_model": DRAFT}
+HEADS = {name: {"method": name, "model": f"bundled:{name}"} for name in VLLM_HEADS}
+CONFIGS = {"plain": None, "ngram": NGRAM, "suffix": SUFFIX, "draft_model": DRAFT, **HEADS}
 CONFIGS = {k: v and {**v, "num_speculative_tokens": K} for k, v in CONFIGS.items()}
 SPECULATIVE = [name for name, config in CONFIGS.items() if config]
 
@@ -145,6 +150,35 @@ def test_counters_are_vllms(method, vllm, compared):
         f"equal, {total.num_accepted_tokens} accepted"
         + ("" if len(rows) == len(mine) else "; totals not compared"),
     )
+
+
+def test_drafts_from_what_others_said_are_vllms(vllm, compared):
+    """One request at a time, and all of them twice: the second time everything was said before.
+
+    Every request ends with a round: vLLM's index also takes the tokens that a limit cuts off.
+    """
+    config = {"method": "suffix", "num_speculative_tokens": K}
+    prompts = [list(one.prompt_token_ids) for one in ours("plain")[1][:12]] * 2
+    llm = LLM("bundled", speculative_config=config, max_model_len=MAX_MODEL_LEN, max_num_seqs=1)
+    said, drafts, params = [], [], []
+    for prompt in prompts:
+        llm.corpus = Corpus(24, 10_000, 1 << 16, said)
+        *_, last = llm.stream({"prompt_token_ids": prompt}, SamplingParams(**GREEDY))
+        last.progress.cut(NUM_TOKENS - len(last.progress.rounds[-1].tokens))
+        said.append(list(last.progress.tokens))
+        drafts.append([[at, draft] for at, draft in report.drafts(last.progress)])
+        params.append({**GREEDY, "max_tokens": len(said[-1])})
+    shared = {**job("plain"), "prompts": prompts, "speculative_config": config}
+    shared["engine"] = {"max_model_len": MAX_MODEL_LEN, "max_num_seqs": 1}
+    theirs = vllm("text_suffix_shared", {**shared, "sampling_params": params})
+    assert [one["token_ids"] for one in theirs["outputs"]] == said
+    assert theirs["rounds"] == drafts
+    rates = [one["metrics"]["draft_acceptance_rate"] for one in theirs["outputs"]]
+    once, again = np.mean(rates[:12]), np.mean(rates[12:])
+    assert again > 0.9 > once
+    number = sum(map(len, drafts))
+    result = f"equal; {once:.0%} are accepted, replayed {again:.0%}"
+    compared("drafts, suffix, shared responses", "what vLLM verified", f"{number} drafts", result)
 
 
 def test_vllm_verifies_our_drafts_as_we_do(vllm, compared):

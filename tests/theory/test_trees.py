@@ -80,6 +80,24 @@ def test_a_chain_is_a_degenerate_tree():
     assert flat.tokens == pytest.approx(1.9)
 
 
+def test_levels_may_have_chances_of_their_own():
+    """Against the n best nodes of a large candidate tree, whose nodes' chances differ by level."""
+    acc = np.array([[0.6, 0.25, 0.1], [0.5, 0.2, 0.1], [0.3, 0.15, 0.05]])
+    parents, probs, levels = [0], [1.0], [0]
+    for node in range(1 + 3 + 9):
+        for rank in range(3):
+            parents.append(node)
+            levels.append(levels[node] + 1)
+            probs.append(acc[levels[node], rank])
+    for n in (2, 5, 9):
+        tree = theory.tree_optimal(acc, n, 3)
+        best = theory.tree_from_probs(parents, np.array(probs), n).tree.tokens
+        assert tree.tokens == pytest.approx(best)
+    assert theory.tree_optimal([0.5, 0.0], 4).tokens == pytest.approx(1.875)  # no child of rank 1
+    same = theory.tree_optimal(np.tile(ACC, (4, 1)), 12)
+    np.testing.assert_array_equal(same.parents, theory.tree_optimal(ACC, 12).parents)
+
+
 def test_the_best_nodes_of_a_candidate_are_a_tree_and_no_choice_is_better():
     rng = np.random.default_rng(0)
     parents = np.array([0, 0, 0, 1, 1, 2, 3, 3, 5])

@@ -13,8 +13,10 @@ import transformers
 from safetensors.torch import load_file
 
 from specjax.weights.convert import convert
+from specjax.weights.heads import load_head, read_head_config
 from specjax.weights.hf_config import read_config
 from specjax.weights.load import load_params
+from tests.checkpoints.cycle import build
 
 
 @pytest.fixture
@@ -138,6 +140,61 @@ def test_shards_must_exist_and_not_overlap(pickled, tmp_path):
     (pickled / "b.bin").unlink()
     with pytest.raises(ValueError, match=r"lacks shards its index names: b\.bin"):
         convert(pickled, tmp_path / "goal")
+
+
+MEDUSA_JSON = {  # all that the authors' config.json tells
+    "base_model_name_or_path": "lmsys/vicuna-7b-v1.3",
+    "medusa_num_heads": 3,
+    "medusa_num_layers": 1,
+}
+
+
+def test_medusa_as_its_authors_stored_it_becomes_what_vllm_loads(tmp_path):
+    checkpoints = build(tmp_path / "cycle")
+    expected = load_file(checkpoints["medusa_original"] / "model.safetensors")
+    source = tmp_path / "source"
+    source.mkdir()
+    torch.save(expected, source / "medusa_lm_head.pt")
+    (source / "config.json").write_text(json.dumps(MEDUSA_JSON))
+    goal = convert(source, tmp_path / "goal")
+    found = load_file(goal / "model.safetensors")
+    names = {"0.0.linear.weight": "blocks.0.layers.0.weight", "2.1.weight": "lm_heads.2.weight"}
+    names["1.0.linear.bias"] = "blocks.1.layers.0.bias"
+    assert len(found) == len(expected)
+    assert all(torch.equal(found[new], expected[old]) for old, new in names.items())
+    facts = json.loads((goal / "config.json").read_text())
+    theirs = json.loads((checkpoints["medusa_original"] / "config.json").read_text())
+    del theirs["dtype"]
+    assert facts == MEDUSA_JSON | theirs
+    target, _ = read_config(checkpoints["target"])
+    weights = load_params(checkpoints["target"], target)
+    heads = [
+        load_head(folder, "medusa", read_head_config(folder, "medusa", target), weights)
+        for folder in (goal, checkpoints["medusa_original"])
+    ]
+    jax.tree.map(np.testing.assert_array_equal, *heads)
+
+
+def test_eagle_as_its_authors_stored_it_becomes_what_vllm_loads(tmp_path):
+    checkpoints = build(tmp_path / "cycle")
+    target, _ = read_config(checkpoints["target"])
+    weights = load_params(checkpoints["target"], target)
+    for name, method in (("eagle", "eagle"), ("eagle3_reduced", "eagle3")):
+        source, goal = tmp_path / f"{name}_source", tmp_path / f"{name}_goal"
+        shutil.copytree(checkpoints[name], source)
+        (source / "model.safetensors").unlink()
+        state = load_file(checkpoints[name] / "model.safetensors")
+        bias = {"fc.bias": torch.zeros(64)} if name == "eagle" else {}
+        torch.save(state | bias, source / "pytorch_model.bin")
+        convert(source, goal)
+        heads = [
+            load_head(folder, method, read_head_config(folder, method, target), weights)
+            for folder in (goal, checkpoints[name])
+        ]
+        jax.tree.map(np.testing.assert_array_equal, *heads)
+    torch.save(state | {"fc.bias": torch.ones(64)}, source / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"fc\.bias is not zero"):
+        convert(source, tmp_path / "other")
 
 
 def test_without_torch_the_extra_is_named(pickled, tmp_path, monkeypatch):

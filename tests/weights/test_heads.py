@@ -10,17 +10,13 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from specjax import LLM, SamplingParams
-from specjax.drafters.stages import staged
 from specjax.models.build import build_stages
-from specjax.sampling import Sampling
-from specjax.types import Text
 from specjax.weights.heads import load_head, read_head_config
 from specjax.weights.hf_config import read_config
 from specjax.weights.load import load_params
 from tests.checkpoints.cycle import build
 from tests.checkpoints.language import HIDDEN, VOCAB
-
-INNER, STAGES = 48, 3
+from tests.checkpoints.speculator import STAGES, write_speculator
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +92,8 @@ def test_a_reduced_vocabulary_says_which_row_each_token_has(built, target):
         ("eagle3", "eagle3", {"num_aux_hidden_states": 2}, "num_aux_hidden_states is 2"),
         ("eagle3", "eagle3", {"num_hidden_layers": 2}, "num_hidden_layers must be 1"),
         ("eagle3", "eagle3_reduced", {"draft_vocab_size": 200}, "misshapen"),
-        ("medusa", "medusa", {"truncated_vocab_size": 99}, "truncated_vocab_size=99"),
+        ("medusa", "medusa", {"truncated_vocab_size": 257}, "=257 is more than vocab_size=256"),
+        ("medusa", "medusa", {"truncated_vocab_size": 99}, "needs token_map, .* got nothing"),
         ("medusa", "medusa", {"num_heads": None}, "num_heads must be at least 1, got None"),
         ("medusa", "medusa", {"num_heads": 4}, "missing"),
         ("mlp_speculator", "medusa", {}, "emb_dim must be at least 1, got None"),
@@ -130,96 +127,59 @@ def test_a_reduced_vocabulary_without_its_map_is_refused(built, target, tmp_path
         load(folder, "eagle3", target)
 
 
+TOKEN_MAP = np.random.default_rng(6).permutation(VOCAB)[:200]
+
+
+@pytest.mark.parametrize("stored", ["whole", "cut", "shared", "target's"])
+def test_medusa_of_a_reduced_vocabulary_names_its_tokens_only(built, target, tmp_path, stored):
+    """As in vLLM: the LM heads are stored whole or cut to the token_map, one each or one."""
+    heads = {f"lm_heads.{i}.weight" for i in range(3)}
+    weights = load_file(built["medusa"] / "model.safetensors")
+    facts = {"truncated_vocab_size": len(TOKEN_MAP)}
+    tensors, without = {"token_map": TOKEN_MAP}, set()
+    if stored == "cut":
+        tensors |= {head: weights[head][TOKEN_MAP] for head in heads}
+    if stored in ("shared", "target's"):
+        facts, without = facts | {"original_lm_head": True}, heads
+    if stored == "shared":
+        tensors["lm_head.weight"] = weights["lm_heads.0.weight"]
+    folder = changed(built["medusa"], tmp_path / "head", facts, tensors, without)
+    config, params = read_head_config(folder, "medusa", target[0]), load(folder, "medusa", target)
+    stages = build_stages(config)
+    hidden = np.random.default_rng(7).standard_normal((5, HIDDEN)).astype(np.float32)
+    for stage in range(3):
+        _, logits = stages.step(params, jnp.asarray(hidden), None, stage)
+        x = hidden @ weights[f"blocks.{stage}.layers.0.weight"].T
+        head = {"shared": weights["lm_heads.0.weight"], "target's": target[1]["lm_head"]["weight"]}
+        full = (hidden + x / (1 + np.exp(-x))) @ np.asarray(
+            head.get(stored, weights[f"lm_heads.{stage}.weight"])
+        ).T
+        np.testing.assert_allclose(logits[:, TOKEN_MAP], full[:, TOKEN_MAP], rtol=1e-4, atol=1e-5)
+        rest = np.setdiff1d(np.arange(VOCAB), TOKEN_MAP)
+        assert (np.asarray(logits)[:, rest] <= -1e30).all()
+
+
 def test_more_tokens_than_heads_are_refused_before_any_weight_is_read(built):
     config = {"model": str(built["medusa"]), "num_speculative_tokens": 4}
     with pytest.raises(ValueError, match="num_speculative_tokens=4 is more than the 3 tokens"):
         LLM(built["target"], speculative_config=config)
 
 
-def write_speculator(folder, *, tied, scale_input):
-    """Write an MLP speculator as IBM does; of tied stages only what differs is stored."""
-    rng, weights = np.random.default_rng(3), {}
-    for i in range(STAGES):
-        parts = {
-            "emb": (VOCAB, INNER),
-            "proj": (INNER, INNER if i else HIDDEN),
-            "head": (VOCAB, INNER),
-            "ln": (INNER,),
-        }
-        for part, shape in parts.items():
-            if not tied or i == 0 or (i == 1 and part == "proj"):
-                drawn = rng.standard_normal(shape) / np.sqrt(shape[-1] if part == "proj" else 1)
-                weights[f"speculator.{part}.{i}.weight"] = drawn.astype(np.float32)
-                if part == "ln":
-                    weights[f"speculator.ln.{i}.bias"] = (0.1 * drawn).astype(np.float32)
-    facts = {
-        "architectures": ["MLPSpeculatorPreTrainedModel"],
-        "model_type": "mlp_speculator",
-        "vocab_size": VOCAB,
-        "emb_dim": HIDDEN,
-        "inner_dim": INNER,
-        "n_predict": STAGES,
-        "tie_weights": tied,
-        "scale_input": scale_input,
-    }
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(facts))
-    save_file(weights, folder / "model.safetensors")
-    return folder, {name.removeprefix("speculator."): value for name, value in weights.items()}
-
-
-def speculate(weights, hidden, token, scale_input):
-    """Draft as fms-extras' MLPSpeculator does, in NumPy, one row at a time."""
-    erf = np.vectorize(__import__("math").erf)
-    state_weight = 0.5 ** (0.5 / STAGES)
-    emb_weight = np.sqrt((1 - state_weight**2) * (INNER / 2))
-
-    def get(part, i, leaf="weight"):
-        stage = i if f"{part}.{i}.{leaf}" in weights else min(i, 1 if part == "proj" else 0)
-        return weights[f"{part}.{stage}.{leaf}"].astype(np.float64)
-
-    state, drafted = hidden.astype(np.float64), []
-    if scale_input:
-        state = state / np.sqrt(np.mean(state**2) + 1e-6) / np.sqrt(2)
-    for i in range(STAGES):
-        z = get("proj", i) @ state + emb_weight / state_weight * get("emb", i)[token]
-        z = z / np.sqrt(np.mean(z**2) + 1e-6) * get("ln", i) + get("ln", i, "bias")
-        state = z * (1 + erf(z / np.sqrt(2))) / 2
-        token = int(np.argmax(get("head", i) @ state))
-        drafted.append(token)
-    return drafted
-
-
-@pytest.mark.parametrize(("tied", "scale_input"), [(False, False), (True, True)])
-def test_the_mlp_speculator_drafts_what_its_numpy_twin_drafts(target, tmp_path, tied, scale_input):
-    folder, weights = write_speculator(tmp_path / "head", tied=tied, scale_input=scale_input)
-    config = read_head_config(folder, "mlp_speculator", target[0])
-    params = load_head(folder, "mlp_speculator", config, target[1])
-    size, rng = 16, np.random.default_rng(4)
-    hidden = rng.standard_normal((size, HIDDEN)).astype(np.float32)
-    tokens = jnp.asarray(rng.integers(0, VOCAB, (size, 8)), jnp.int32)
-    lengths = jnp.asarray(rng.integers(1, 9, size), jnp.int32)
-    text = Text(tokens, lengths, lengths, lengths + 9, jnp.zeros(size, jnp.int32))
-    zeros = jnp.zeros(size)
-    sampling = Sampling(zeros, jnp.full(size, 9), jnp.full((size, 1), VOCAB))
-    drafter = staged(build_stages(config), STAGES)
-    keys = jax.random.split(jax.random.key(0), size)
-    propose = jax.jit(drafter.propose, static_argnums=5)
-    draft, _ = propose(params, jnp.asarray(hidden), text, sampling, keys, 8)
-    for b in range(size):
-        last = int(tokens[b, lengths[b] - 1])
-        assert draft.tokens[b].tolist() == [last, *speculate(weights, hidden[b], last, scale_input)]
+def test_more_tokens_than_mtp_layers_must_be_a_multiple_of_them(built, tmp_path):
+    folder = changed(built["mimo"], tmp_path / "mimo", {"num_nextn_predict_layers": 2})
+    config = {"method": "mtp", "num_speculative_tokens": 3}
+    with pytest.raises(ValueError, match=r"=3 must be divisible by the 2 tokens .* use 2"):
+        LLM(folder, speculative_config=config)
 
 
 def test_an_mlp_speculator_is_found_by_its_config_and_leaves_the_text(built, tmp_path):
-    folder, _ = write_speculator(tmp_path / "head", tied=True, scale_input=True)
+    folder = write_speculator(tmp_path / "head", tied=True, scale_input=True)
     params = SamplingParams(temperature=0.8, max_tokens=24, seed=3, ignore_eos=True)
     prompt = {"prompt_token_ids": [5, 7, 11]}
-    drafter = {"model": str(folder), "num_speculative_tokens": STAGES}
-    plain, spoken = (
-        LLM(built["target"], speculative_config=config, max_model_len=64).generate(
-            prompt, params, use_tqdm=False
-        )
-        for config in (None, drafter)
+    plain, llm = (
+        LLM(built["target"], speculative_config=config, max_model_len=64)
+        for config in (None, {"model": str(folder)})
     )
-    assert plain[0].outputs[0].token_ids == spoken[0].outputs[0].token_ids
+    assert llm.speculative_config.num_speculative_tokens == STAGES
+    said, spoken = (one.generate(prompt, params, use_tqdm=False) for one in (plain, llm))
+    assert said[0].outputs[0].token_ids == spoken[0].outputs[0].token_ids

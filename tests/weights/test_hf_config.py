@@ -4,6 +4,7 @@ import json
 
 import pytest
 import tiny
+import transformers
 
 from specjax.config import Llama3Scaling
 from specjax.weights.hf_config import parse_config, read_config
@@ -158,7 +159,10 @@ def test_mistral_that_says_nothing_has_transformers_window():
     [
         ({"layer_types": ["sliding_attention"] * 3}, "sliding_window"),
         ({"layer_types": ["linear_attention"] * 3}, "layer_types = .*linear_attention"),
-        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_type = 'yarn'"),
+        ({"rope_scaling": {"type": "yarn"}}, "lacks factor"),
+        ({"rope_scaling": {"type": "yarn", "factor": 0.5}}, "need factor >= 1"),
+        ({"rope_scaling": {"type": "yarn", "factor": 2.0, "mscale": 1.0}}, "go together"),
+        ({"rope_scaling": {"type": "yarn", "attention_factor": 2.0}}, "attention_factor = 2.0"),
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type = 'linear'"),
         ({"rope_scaling": {"rope_type": "dynamic"}}, "rope_type = 'dynamic'"),
         ({"rope_parameters": {"rope_type": "longrope"}}, "rope_type = 'longrope'"),
@@ -215,6 +219,34 @@ def test_opt_s_other_shapes_are_refused_by_name(facts, message):
         parse_config(OPT | facts)
 
 
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"scoring_func": "softmax"}, "scoring_func = 'softmax'"),
+        ({"topk_method": "greedy"}, "topk_method = 'greedy'"),
+        ({"moe_layer_freq": 2}, "moe_layer_freq = 2"),
+        ({"rope_interleave": False}, "rope_interleave = False"),
+        ({"attention_bias": True}, "attention_bias = True"),
+        ({"num_key_value_heads": 2}, "num_key_value_heads = 2"),
+        ({"num_local_experts": 8}, "num_local_experts = 8"),
+        ({"n_routed_experts": 63}, "equal groups of at least 2.*n_routed_experts=63"),
+        ({"num_experts_per_tok": 200}, "num_experts_per_tok is not within the chosen groups"),
+        ({"n_shared_experts": 0}, "n_shared_experts"),
+        ({"kv_lora_rank": 0}, "latent attention must be at least 1"),
+    ],
+    ids=str,
+)
+def test_deepseek_s_other_shapes_are_refused_by_name(facts, message):
+    with pytest.raises(ValueError, match=message):
+        parse_config(of("DeepseekV3ForCausalLM") | facts)
+
+
+def test_deepseek_that_says_little_has_transformers_sizes():
+    config, theirs = parse_config(of("DeepseekV3ForCausalLM")), transformers.DeepseekV3Config()
+    for record in (config.latent, config.experts):
+        assert vars(record) == {name: getattr(theirs, name) for name in vars(record)}
+
+
 def test_facts_another_architecture_ignores_are_refused():
     for name, key in [("MistralForCausalLM", "attention_bias"), ("Qwen3ForCausalLM", "mlp_bias")]:
         raw = of(name, sliding_window=None, num_key_value_heads=2) | {key: True}
@@ -233,7 +265,7 @@ def test_old_and_new_files_of_a_variant_read_alike(variant, tmp_path):
     config, raw = read_config(tmp_path)
     rope = raw.pop("rope_parameters", None) or {}
     theta = {"rope_theta": rope.pop("rope_theta")} if "rope_theta" in rope else {}
-    old = raw | theta | {"rope_scaling": rope if rope.get("rope_type") == "llama3" else None}
+    old = raw | theta | {"rope_scaling": rope if rope.get("rope_type") != "default" else None}
     assert parse_config(old) == config
 
 

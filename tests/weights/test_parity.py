@@ -18,6 +18,7 @@ TOLERANCE = 1e-4  # of max(1, |logit|)
 CLEARLY = 100 * TOLERANCE  # the weakest mutation breaks parity by 0.1
 CAPACITY = 64
 VARIANTS = list(tiny.VARIANTS)
+TIMES = {"high_freq_factor": 4, "beta_fast": 0.5, "beta_slow": 0.25}  # 2 for the other facts
 
 
 @pytest.fixture(scope="module", params=VARIANTS)
@@ -114,20 +115,31 @@ def config_mutations(config):
     if config.rope_scaling is not None:
         out["rope_scaling"] = {"rope_scaling": None}
         for field in dataclasses.fields(config.rope_scaling):
-            value = getattr(config.rope_scaling, field.name) * 2
-            if field.name == "high_freq_factor":
-                value = getattr(config.rope_scaling, field.name) * 4
-            scaling = dataclasses.replace(config.rope_scaling, **{field.name: value})
-            out[f"rope_scaling.{field.name}"] = {"rope_scaling": scaling}
+            value = getattr(config.rope_scaling, field.name) * TIMES.get(field.name, 2)
+            if field.name == "mscale_all_dim" and value == 0:
+                value = 1.0
+            out |= nested(config, "rope_scaling", **{field.name: value})
     for flag in ("qkv_bias", "output_bias", "mlp_bias", "qk_norm"):
         if getattr(config, flag):
             out[flag] = {flag: False}
     if not config.tie_word_embeddings:
         out["tie_word_embeddings"] = {"tie_word_embeddings": True}
-    if not config.qk_norm:  # the norms' size is head_dim
+    if config.experts is not None:
+        out |= nested(config, "experts", num_experts_per_tok=2)
+        out |= nested(config, "experts", norm_topk_prob=not config.experts.norm_topk_prob)
+        out |= nested(config, "experts", routed_scaling_factor=1.0)
+        out |= nested(config, "experts", n_group=2, topk_group=1)
+        out |= nested(config, "experts", n_group=4, topk_group=3)
+    elif not config.qk_norm:  # the norms' size is head_dim
         heads = {"num_heads": config.num_heads // 2, "num_kv_heads": config.num_kv_heads // 2}
         out["heads"] = heads | {"head_dim": config.head_dim * 2}
     return out
+
+
+def nested(config, record, **changes):
+    """Change fields of a record inside the config."""
+    changed = dataclasses.replace(getattr(config, record), **changes)
+    return {f"{record}: {changes}": {record: changed}}
 
 
 def fitted(config, params):

@@ -37,6 +37,31 @@ LLAMA3 = {  # original context 16: most of the 40 positions lie beyond it
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
 }
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 100.0,
+    "factor": 4.0,
+    "beta_fast": 1.0,
+    "beta_slow": 0.25,
+    "original_max_position_embeddings": 16,
+}
+DEEPSEEK = SIZES | {  # one dense layer, then one with experts
+    "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0},
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 24,
+    "q_lora_rank": 20,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 10,
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 28,
+    "n_group": 4,
+    "topk_group": 2,
+    "routed_scaling_factor": 1.7,
+    "first_k_dense_replace": 1,
+}
 GROUPED = SIZES | {"num_key_value_heads": 2}
 OPT = {key: value for key, value in SIZES.items() if key not in ("intermediate_size",)} | {
     "ffn_dim": 80,
@@ -69,6 +94,14 @@ VARIANTS = {
     "opt": ("OPTForCausalLM", OPT),
     "opt-untied": ("OPTForCausalLM", OPT | {"tie_word_embeddings": False}),
     "opt-unbiased": ("OPTForCausalLM", OPT | {"enable_bias": False}),
+    "qwen3-yarn": ("Qwen3ForCausalLM", GROUPED | {"head_dim": 16, "rope_parameters": YARN}),
+    "deepseek": ("DeepseekV3ForCausalLM", DEEPSEEK),
+    "deepseek-yarn": (
+        "DeepseekV3ForCausalLM",
+        DEEPSEEK
+        | {"q_lora_rank": None, "norm_topk_prob": False, "n_group": 1, "topk_group": 1}
+        | {"rope_parameters": YARN | {"mscale": 0.8, "mscale_all_dim": 0.5}},
+    ),
 }
 
 
@@ -89,6 +122,9 @@ def build(variant: str) -> transformers.PreTrainedModel:
             noise = torch.randn(value.shape, generator=draw)
             scale = 0.5 if value.ndim == 1 else 1.5 * value.shape[1] ** -0.5
             value.copy_(noise * scale + (0.7 if value.ndim == 1 else 0.0))
+        for name, value in model.named_buffers():  # a router's bias; the others are RoPE's
+            if name.endswith("e_score_correction_bias"):
+                value.copy_(0.3 * torch.randn(value.shape, generator=draw))
     for name, value in model.named_parameters():
         assert value.std() > 0.05, f"{name} is not random"
     return model

@@ -1,0 +1,87 @@
+"""What can be compared: specjax in this process, and any OpenAI-compatible server.
+
+An arm is written LABEL=URL, or LABEL=KIND:CONFIG where KIND is ``specjax`` (in this process),
+``serve`` (``specjax serve``, started and stopped) or ``vllm`` (through the oracle's environment,
+likewise) and CONFIG its speculative_config as JSON, or nothing for plain decoding.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from specjax.ab.records import Record
+from specjax.files import parse_json_object
+from specjax.metrics import SpecDecodeCounters
+
+KINDS = ("specjax", "serve", "vllm")
+
+
+class Spec(NamedTuple):
+    """An arm as it was asked for."""
+
+    label: str
+    kind: str  # one of KINDS, or "url"
+    url: str | None
+    config: Mapping[str, Any] | None  # its speculative_config, for the record if a URL
+
+
+class Ask(NamedTuple):
+    """How every request is made."""
+
+    max_tokens: int
+    temperature: float
+    chat: bool
+    ignore_eos: bool
+    seed: int
+    timeout: float  # s
+    extra: Mapping[str, Any]
+
+
+Messages = Sequence[Mapping[str, str]]  # a conversation
+
+
+@runtime_checkable
+class Arm(Protocol):
+    """Something that completes prompts."""
+
+    spec: Spec
+
+    def about(self) -> dict[str, Any]:
+        """Say what it is, for the manifest."""
+        ...
+
+    async def complete(
+        self, messages: Messages, name: str, began: float, salt: str
+    ) -> tuple[Record, str]:
+        """Complete a conversation; return its ``Record`` and its text."""
+        ...
+
+    async def counters(self) -> SpecDecodeCounters | None:
+        """Read its speculative counters."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of what belongs to the running event loop."""
+        ...
+
+    def score(self, prompt: str, tokens: Sequence[int]) -> list[float]:
+        """Return the logprob of tokens after a prompt, all read as one."""
+        ...
+
+
+def parse_arm(text: str) -> Spec:
+    """Read one --arm. Raises ValueError, with an example, for what is none."""
+    label, found, rest = text.partition("=")
+    kind, _, config = rest.partition(":")
+    if not (found and label and rest):
+        raise ValueError(f"--arm is LABEL=URL or LABEL=KIND:CONFIG, got {text!r}; {EXAMPLE}")
+    if kind in ("http", "https"):
+        return Spec(label, "url", rest, None)
+    if kind not in KINDS:
+        raise ValueError(f"--arm {text!r}: unknown kind {kind!r}, not a URL either; {EXAMPLE}")
+    return Spec(label, kind, None, parse_json_object(config, f"--arm {label}") if config else None)
+
+
+EXAMPLE = (
+    'for example --arm plain=specjax --arm \'ngram=vllm:{"method": "ngram", '
+    '"num_speculative_tokens": 3}\' --arm other=http://localhost:8000'
+)

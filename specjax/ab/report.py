@@ -1,0 +1,325 @@
+"""What a log says: the guide's table, JSON, canonical event logs and one HTML page."""
+
+import base64
+import io
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jinja2
+import numpy as np
+from matplotlib.figure import Figure
+from rich.table import Table
+
+from specjax.ab.compare import Comparison, by_load, compare
+from specjax.ab.measures import Measures, measure
+from specjax.ab.records import Log, Record, Unit
+from specjax.files import write_atomically, write_json
+from specjax.theory.intervals import Interval
+from specjax.traces.events import Event, write_trace
+from specjax.traces.explain import Explanation, Measured, explain
+from specjax.viz.acceptance_by_position import acceptance_by_position
+from specjax.viz.gains import Gain, gains, predicted_against_measured
+
+Say = Callable[[str], None]
+TEMPLATE = Path(__file__).parent / "report.html.j2"
+
+
+class Findings(NamedTuple):
+    """Everything derived from a log."""
+
+    log: Log
+    measures: tuple[Measures, ...]
+    comparisons: tuple[Comparison, ...]
+    why: tuple[Explanation | None, ...]  # of each comparison
+
+
+def find(log: Log) -> Findings:
+    """Measure and compare all that a log holds. Raises ValueError if it holds nothing."""
+    if not log.units:
+        raise ValueError("the log has no measured block yet: give the same command to go on.")
+    slo = log.manifest["wanted"]["plan"]["slo"]
+    labels = [one["label"] for one in log.manifest["arms"]]
+    greedy = log.manifest["ask"]["temperature"] == 0
+    measures, comparisons, why = [], [], []
+    for arms in by_load(log.units).values():
+        known = {
+            label: (measure(arms[label], slo), arms[label]) for label in labels if label in arms
+        }
+        measures += [found for found, _ in known.values()]
+        for label in labels[1:]:
+            if label in known and labels[0] in known:
+                base, arm = known[labels[0]], known[label]
+                comparisons.append(compare(base, arm, greedy=greedy))
+                why.append(explained(base[1], arm[1], arm[0]))
+    return Findings(log, tuple(measures), tuple(comparisons), tuple(why))
+
+
+def explained(base: Sequence[Unit], arm: Sequence[Unit], found: Measures) -> Explanation | None:
+    """Split a gain into what acceptance brings and what a round costs.
+
+    A round is the median gap between two chunks; None unless both tell their chunks' tokens and
+    the arm its counters.
+    """
+    counted, rounds = found.counters, chunks(arm)
+    plain = chunks(base)
+    if counted is None or not counted.num_drafts or not len(rounds) or not len(plain):
+        return None
+    gaps, tokens = rounds.T
+    depth = len(counted.num_accepted_tokens_per_pos)
+    per_round = min(max(float(tokens.mean()), 1.0), 1.0 + depth)
+    drafted = counted.num_draft_tokens / max(len(rounds), counted.num_drafts)
+    return explain(
+        Measured(
+            num_speculative_tokens=depth,
+            plain_s=float(np.median(plain[:, 0] / plain[:, 1])),
+            round_s=float(np.median(gaps)),
+            tokens_per_round=per_round,
+            mean_drafted=float(min(max(drafted, per_round - 1.0), depth)),
+            batch_size=max(round(found.occupancy), 1),
+        )
+    )
+
+
+def chunks(units: Sequence[Unit]) -> np.ndarray:
+    """Return (seconds since the chunk before, tokens) of every later chunk, [C, 2]."""
+    rows = [
+        (gap, count)
+        for unit in units
+        for one in unit.requests
+        if one.error is None and one.counts
+        for gap, count in zip(np.diff(one.times), one.counts[1:], strict=True)
+    ]
+    return np.array(rows, np.float64).reshape(-1, 2)
+
+
+COLUMNS = ("load", "arm", "in", "out", "requests", "TPOT ms", "TPS", "arm's TPOT", "arm's TPS")
+COLUMNS += ("accepted", "TPOT gain", "TPS gain", "same text")
+
+
+def table(found: Findings) -> Table:
+    """Return the comparisons in the shape of the guide's benchmark; gains are base / arm - 1."""
+    shown = Table(title=None, box=None, pad_edge=False, header_style="bold")
+    for name in ("dataset", *COLUMNS):
+        shown.add_column(name, justify="left" if name in ("dataset", "arm") else "right")
+    for one in found.comparisons:
+        shown.add_row(*row(one))
+    return shown
+
+
+def row(one: Comparison) -> list[str]:
+    """Write one comparison as the cells of a table."""
+    base, arm = one.base, one.arm
+    return [
+        base.dataset,
+        str(base.concurrency or "open"),
+        arm.arm,
+        f"{arm.mean_input:.0f}",
+        f"{arm.mean_output:.0f}",
+        str(arm.num_requests) + failures(base, arm),
+        in_ms(base),
+        f"{base.tps:.1f}",
+        in_ms(arm),
+        f"{arm.tps:.1f}",
+        rate(arm),
+        percent(one.tpot_gain),
+        percent(one.tps_gain),
+        "-" if one.equality is None else f"{one.equality.equal}/{one.equality.compared}",
+    ]
+
+
+def failures(base: Measures, arm: Measures) -> str:
+    """Say how many requests failed, of the base and of the arm."""
+    lost = sum(base.failures.values()), sum(arm.failures.values())
+    return f" (failed {lost[0]}+{lost[1]})" if any(lost) else ""
+
+
+def in_ms(found: Measures) -> str:
+    """Write a mean TPOT in milliseconds."""
+    return "-" if found.tpot is None else f"{1e3 * found.tpot.mean:.2f}"
+
+
+def rate(found: Measures) -> str:
+    """Write accepted / drafted."""
+    counted = found.counters and found.counters.acceptance_rate
+    return "-" if counted is None else f"{counted:.1%}"
+
+
+def percent(gain: Interval | None) -> str:
+    """Write a gain as the guide does, with its interval."""
+    if gain is None:
+        return "-"
+    value, low, high = (100 * (float(one) - 1) for one in gain)
+    if math.isnan(low):
+        return f"{value:+.1f}%"
+    return f"{value:+.1f}% [{low:+.1f}, {high:+.1f}]"
+
+
+def sentences(found: Findings) -> list[str]:
+    """Say what a table does not: failures, texts, grades, why, and what makes it worth less."""
+    said = []
+    for one, why in zip(found.comparisons, found.why, strict=True):
+        who = f"{one.arm.dataset}, load {one.base.concurrency or 'open'}, {one.arm.arm}"
+        for side in (one.base, one.arm):
+            said += [f"{who}: {side.arm} failed {n}x: {kind}" for kind, n in side.failures.items()]
+            if side.loops:
+                said.append(
+                    f"{who}: {side.loops:.0%} of {side.arm}'s texts are loops (under half of "
+                    "their bigrams distinct): speculation looks better on them than it is"
+                )
+            if side.retokenized is not None and abs(side.retokenized - 1) > 0.02:
+                said.append(
+                    f"{who}: {side.arm}'s usage counts {1 / side.retokenized:.3f} tokens for each "
+                    "that its text has by the given tokenizer"
+                )
+        if one.accuracy is not None:
+            a = one.accuracy
+            said.append(
+                f"{who}: accuracy {a.arm:.1%} against {a.base:.1%} ({a.won} gained, {a.lost} lost, "
+                f"McNemar p = {a.p:.2g})" + (": speculation changed answers" if a.p < 0.01 else "")
+            )
+        if why is not None and why.speedup is not None:
+            said.append(
+                f"{who}: a round brings {why.tokens_per_round:.2f} tokens at "
+                f"{why.round_cost:.2f} plain steps: {why.speedup:.2f}x predicted"
+                + ("" if one.tpot_gain is None else f", {one.tpot_gain.estimate:.2f}x measured")
+            )
+    bugs = [one for one in found.log.triage if not one.passed]
+    near = len(found.log.triage) - len(bugs)
+    if near:
+        said.append(f"{near} greedy texts part at a near tie (rounding)")
+    said += [f"{one.dataset} {one.prompt}, {one.arm}: {one.verdict}" for one in bugs]
+    return said
+
+
+def write_reports(found: Findings, folder: Path, say: Say) -> None:
+    """Write result.json, report.html and an event log per arm that tells its rounds."""
+    write_json(folder / "result.json", to_json(found))
+    with write_atomically(folder / "report.html") as file:
+        file.write(page(found).encode())
+    say(f"wrote {folder / 'result.json'} and {folder / 'report.html'}")
+    for label in dict.fromkeys(unit.arm for unit in found.log.units):
+        events = canonical([unit for unit in found.log.units if unit.arm == label])
+        if events:
+            path = folder / f"events-{label}.jsonl"
+            write_trace(path, events)
+            say(f"wrote {path} (specjax explain --trace reads it)")
+
+
+def canonical(units: Sequence[Unit]) -> list[Event]:
+    """Return the rounds of all requests as canonical events; [] unless every one is known."""
+    events, start = [], 0.0
+    for unit in units:
+        for one in unit.requests:
+            if one.error is None:
+                name = f"{unit.dataset}/{unit.concurrency}/{unit.block}/{one.prompt}"
+                rounds = rounds_of(one)
+                if rounds is None:
+                    return []
+                events += [
+                    Event(name, step, *counts, time=start + one.sent + when)
+                    for step, (counts, when) in enumerate(zip(rounds, one.times, strict=True))
+                ]
+        start += unit.seconds
+    return events
+
+
+def rounds_of(record: Record) -> list[tuple[int, int, int]] | None:
+    """Return (drafted, accepted, emitted) per chunk, the prefill first; None if not told."""
+    if not record.counts or record.counts[0] != 1:
+        return None
+    if record.drafted is None or record.accepted is None:
+        return [(0, 0, 1)] * len(record.counts) if set(record.counts) == {1} else None
+    rounds = list(zip(record.drafted, record.accepted, record.counts[1:], strict=False))
+    if len(rounds) != len(record.counts) - 1 or len(record.drafted) != len(rounds):
+        return None
+    if any(not 1 <= emitted <= accepted + 1 for _, accepted, emitted in rounds):
+        return None
+    return [(0, 0, 1), *rounds]
+
+
+def to_json(found: Findings) -> dict[str, Any]:
+    """Return everything as JSON values."""
+    return {
+        "manifest": found.log.manifest,
+        "measures": [plain(one) for one in found.measures],
+        "comparisons": [
+            {**plain(one._replace(base=None, arm=None)), "dataset": one.base.dataset}
+            | {"concurrency": one.base.concurrency, "base": one.base.arm, "arm": one.arm.arm}
+            for one in found.comparisons
+        ],
+        "why": [None if one is None else plain(one) for one in found.why],
+        "triage": [one._asdict() for one in found.log.triage],
+    }
+
+
+def plain(value: Any) -> Any:
+    """Turn tuples with names, dataclasses and numbers of NumPy into JSON values; NaN to null."""
+    if hasattr(value, "_asdict"):
+        return {name: plain(one) for name, one in value._asdict().items()}
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
+    if isinstance(value, Mapping):
+        return {str(name): plain(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(one) for one in value]
+    if isinstance(value, (float, np.floating)):
+        return float(value) if math.isfinite(value) else None
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def page(found: Findings) -> str:
+    """Write one HTML page that needs nothing else."""
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    rows = [row(one) for one in found.comparisons]
+    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+        manifest=found.log.manifest,
+        columns=("dataset", *COLUMNS),
+        rows=rows,
+        measures=[plain(one) for one in found.measures],
+        sentences=sentences(found),
+        pictures=[picture(figure) for figure in figures(found)],
+        command=found.log.manifest.get("command", ""),
+    )
+
+
+def figures(found: Findings) -> list[Figure]:
+    """Draw the gains, predictions against measurements, and acceptance by position."""
+    drawn = []
+    shown = [
+        Gain(f"{one.arm.dataset}, {one.base.concurrency or 'open'}", one.arm.arm, one.tpot_gain,
+             one.tps_gain)
+        for one in found.comparisons
+        if one.tpot_gain is not None and one.tps_gain is not None
+    ]  # fmt: skip
+    if shown:
+        drawn.append(figure_of(gains(shown)[1]))
+    pairs = [
+        (one.arm.arm, why.speedup, one.tpot_gain)
+        for one, why in zip(found.comparisons, found.why, strict=True)
+        if why is not None and why.speedup is not None and one.tpot_gain is not None
+    ]
+    if pairs:
+        drawn.append(figure_of(predicted_against_measured(pairs)[1]))
+    for one in found.measures:
+        counted = one.counters
+        if counted is not None and counted.num_drafts:
+            title = f"{one.arm}: {one.dataset}, load {one.concurrency or 'open'}"
+            per_pos = counted.num_accepted_tokens_per_pos
+            drawn.append(
+                figure_of(acceptance_by_position(per_pos, counted.num_drafts, title=title)[1])
+            )
+    return drawn
+
+
+def figure_of(ax) -> Figure:
+    """Return the figure around axes."""
+    return ax.figure
+
+
+def picture(figure: Figure) -> str:
+    """Return a figure as a data URL."""
+    file = io.BytesIO()
+    figure.savefig(file, format="svg")
+    return "data:image/svg+xml;base64," + base64.b64encode(file.getvalue()).decode()

@@ -1,0 +1,142 @@
+"""An arm behind a URL: running already, or ``specjax serve`` or vLLM started for the comparison."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+import httpx
+
+from specjax.ab import client
+from specjax.ab.arms import Ask, Messages, Spec
+from specjax.ab.counters import read_counters
+from specjax.ab.records import Record
+from specjax.audit.client import Server
+from specjax.metrics import SpecDecodeCounters
+
+START_TIMEOUT = 300.0  # s
+
+
+@dataclass
+class ServerArm:
+    """A server behind a URL."""
+
+    spec: Spec
+    ask: Ask
+    server: Server
+    api_key: str | None
+    connections: int
+    versions: Mapping[str, Any] = field(default_factory=dict)
+    tells_ids: bool = True
+    _client: aiohttp.ClientSession | None = None
+
+    def about(self) -> dict[str, Any]:
+        """Say what it is, for the manifest."""
+        told = {"url": self.server.url, "model": self.server.model}
+        return {**told, "version": self.server.version(), **self.versions}
+
+    async def complete(
+        self, messages: Messages, name: str, began: float, salt: str
+    ) -> tuple[Record, str]:
+        """Stream one completion over HTTP."""
+        ask, body = self.ask, {"model": self.server.model}
+        if ask.chat:
+            path = "/v1/chat/completions"
+            body |= {"messages": list(messages), "max_completion_tokens": ask.max_tokens}
+        else:
+            path = "/v1/completions"
+            body |= {"prompt": messages[-1]["content"], "max_tokens": ask.max_tokens}
+        body |= {"temperature": ask.temperature, "seed": ask.seed, **ask.extra}
+        if ask.ignore_eos:
+            body["ignore_eos"] = True
+        if self.tells_ids:
+            body |= {"return_token_ids": True, "cache_salt": salt}
+        return await client.complete(self._open(), path, body, name, began)
+
+    async def counters(self) -> SpecDecodeCounters | None:
+        """Read /metrics."""
+        try:
+            async with self._open().get("/metrics", trace_request_ctx=SimpleNamespace()) as answer:
+                return read_counters(await answer.text()) if answer.ok else None
+        except aiohttp.ClientError:
+            return None
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
+
+    def score(self, prompt: str, tokens: Sequence[int]) -> list[float]:
+        """Return the logprob of tokens after a prompt (echo with logprobs)."""
+        return [one.logprob for one in self.server.score(self.server.encode(prompt), tokens)]
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._client is None:
+            self._client = client.open_client(
+                self.server.url, self.api_key, self.ask.timeout, self.connections
+            )
+        return self._client
+
+
+def vllm_arguments(spec: Spec, concurrency: int, max_model_len: int | None) -> list[str]:
+    """Return ``vllm serve``'s arguments: prefixes uncached, or a prompt's second turn is free."""
+    arguments = ["--dtype", "float32", "--max-num-seqs", str(concurrency)]
+    arguments += ["--no-enable-prefix-caching"]
+    if max_model_len is not None:
+        arguments += ["--max-model-len", str(max_model_len)]
+    if spec.config is not None:
+        arguments += ["--speculative-config", json.dumps(spec.config)]
+    return arguments
+
+
+@contextmanager
+def serve(spec: Spec, model: str, concurrency: int, max_model_len: int | None) -> Iterator[str]:
+    """Run ``specjax serve`` on a free port until the block ends; yield its URL."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    command = [sys.executable, "-m", "specjax", "serve", model, "--port", str(port)]
+    command += ["--max-num-seqs", str(concurrency)]
+    if max_model_len is not None:
+        command += ["--max-model-len", str(max_model_len)]
+    if spec.config is not None:
+        command += ["--speculative-config", json.dumps(spec.config)]
+    url = f"http://127.0.0.1:{port}"
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        with open(log, "wb") as file:
+            process = subprocess.Popen(command, stdout=file, stderr=file, env=dict(os.environ))
+        try:
+            wait_until_up(url, process, log)
+            yield url
+        finally:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def wait_until_up(url: str, process: subprocess.Popen, log: Path) -> None:
+    """Return when a server answers. Raises ConnectionError with its last words if it does not."""
+    deadline = time.monotonic() + START_TIMEOUT
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            if httpx.get(f"{url}/health", trust_env=False).is_success:
+                return
+        except httpx.TransportError:
+            time.sleep(0.2)
+    said = log.read_text(errors="replace").strip().splitlines()[-5:]
+    raise ConnectionError("specjax serve did not start: " + " / ".join(said))

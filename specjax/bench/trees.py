@@ -1,0 +1,130 @@
+"""``specjax bench trees``: a drafter's chain against its trees, at equal verified tokens.
+
+On one half of the prompts a wide tree measures how often the child of each rank is the right
+one, by level; ``theory.tree_optimal`` makes the best fixed tree of it. Chain, that tree and the
+likeliest nodes of each round are judged on the other half. Tokens per round do not depend on the
+machine; whether a tree is also faster does: ``specjax bench costs`` times its rounds.
+"""
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from rich.console import Console
+
+from specjax import theory
+from specjax.bench.report import Row, compare, write_rows
+from specjax.bundled import prompts
+from specjax.drafters.tree import Path as NodePath
+from specjax.drafters.tree import Tree, fixed, from_parents
+from specjax.engine.llm import LLM
+from specjax.engine.outputs import RequestOutput
+from specjax.engine.params import SamplingParams
+from specjax.engine.speculative import SpeculativeConfig
+from specjax.engine.tree_options import SIZES, to_text
+
+WIDE = 6, 3, 2  # children by level of the tree that measures
+
+
+def bench_trees(
+    model: str,
+    speculative_config: Mapping[str, Any],
+    json_file: Path | None,
+    *,
+    num_nodes: int = 7,
+    max_tokens: int = 64,
+    num_prompts: int | None = None,
+    console: Console | None = None,
+) -> list[Row]:
+    """Measure tokens per round of three drafts of ``num_nodes`` tokens; print, return, write.
+
+    ``speculative_config`` says who drafts; what it says of K or a tree is replaced.
+    Raises ValueError for a bad model or config, or one that drafts no trees.
+    """
+    console = console or Console(highlight=False)
+    replaced = ("num_speculative_tokens", "speculative_token_tree", "tree")
+    drafter = {name: value for name, value in speculative_config.items() if name not in replaced}
+    texts = [one["turns"][0] for one in prompts()][:num_prompts]
+    params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
+
+    def complete(shape: dict[str, Any], some: Sequence[str]) -> list[RequestOutput]:
+        llm = LLM(model, speculative_config={**drafter, **shape})
+        return llm.generate(some, params)
+
+    measuring = fixed(every_path(WIDE))
+    config = {"speculative_token_tree": to_text(measuring)}
+    SpeculativeConfig.from_dict({**drafter, **config})
+    rates = acceptance_by_rank(measuring, complete(config, texts[::2]))
+    for level, row in enumerate(rates, start=1):
+        said = " ".join(f"{rate:.3f}" for rate in row if rate > 0)
+        console.print(
+            f"level {level}: children of rank 0, 1, ... are right in {said}", soft_wrap=True
+        )
+    best = from_parents(theory.tree_optimal(rates, num_nodes + 1).parents.tolist())
+    top_k = max(best.top_k, 2)
+    likeliest = dict(zip(SIZES, (best.depth, top_k, num_nodes), strict=True))
+    shapes: dict[str, dict[str, Any]] = {
+        "chain": {"num_speculative_tokens": num_nodes},
+        "fixed tree": {"speculative_token_tree": to_text(best)},
+        "likeliest nodes": {"tree": likeliest},
+    }
+    found = {name: tokens_per_round(complete(shape, texts[1::2])) for name, shape in shapes.items()}
+    rows = [
+        compare(f"tokens per round, {name}", found[name], "", found["chain"], "chain",
+                at_least=None if name == "chain" else 1)
+        for name in shapes
+    ]  # fmt: skip
+    for (name, shape), row in zip(shapes.items(), rows, strict=True):
+        option = json.dumps(shape)[1:-1]
+        console.print(f"{name}: {row.value:.3f} tokens per round; {option}", soft_wrap=True)
+    if json_file is not None:
+        write_rows(rows, json_file)
+        console.print(f"wrote {json_file}", soft_wrap=True, markup=False)
+    return rows
+
+
+def every_path(children: Sequence[int]) -> list[NodePath]:
+    """List all nodes of a tree with so many children at each level."""
+    levels = [range(number) for number in children]
+    return [
+        path for depth in range(1, len(levels) + 1) for path in itertools.product(*levels[:depth])
+    ]
+
+
+def acceptance_by_rank(
+    tree: Tree, outputs: Sequence[RequestOutput]
+) -> Float[np.ndarray, "depth top_k"]:
+    """Say how often the child of each rank was what the text went on with, if one got so far.
+
+    ``outputs`` were drafted by the fixed ``tree``. 0 for a level that no round reached.
+    """
+    assert tree.paths is not None
+    number = {path: i for i, path in enumerate(tree.paths)}
+    reached, right = np.zeros(tree.depth), np.zeros((tree.depth, tree.top_k))
+    for output in outputs:
+        for one in output.outputs:
+            text = [*output.prompt_token_ids, *one.token_ids]
+            for committed, draft in one.drafts:
+                path: NodePath = ()
+                for level, token in enumerate(text[committed : committed + tree.depth]):
+                    children = [(*path, rank) for rank in range(tree.top_k)]
+                    said = {draft[number[child]]: child for child in children if child in number}
+                    if not said:
+                        break
+                    reached[level] += 1
+                    if token not in said:
+                        break
+                    path = said[token]
+                    right[level, path[-1]] += 1
+    return right / np.maximum(reached, 1)[:, None]
+
+
+def tokens_per_round(outputs: Sequence[RequestOutput]) -> float:
+    """Return emitted tokens / rounds, without the first token of each, which is the prefill's."""
+    done = [one for output in outputs for one in output.outputs]
+    rounds = sum(one.spec_decode_metrics.num_spec_steps for one in done if one.spec_decode_metrics)
+    return sum(len(one.token_ids) - 1 for one in done) / rounds

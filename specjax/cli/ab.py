@@ -1,0 +1,253 @@
+"""``specjax ab``: run, replay and import comparisons."""
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from specjax.cli.errors import plainly
+
+if TYPE_CHECKING:
+    from specjax.ab.records import Log
+
+ab = typer.Typer(help="Compare engines and servers on the same prompts.", no_args_is_help=True)
+MISSING = "comparing needs aiohttp, httpx and prometheus-client: pip install 'specjax[ab]'"
+TIME = re.compile(r"^([\d.]+)(ms|s)$")
+Out = Annotated[Path, typer.Option("--out", help="Folder for the log and the reports.")]
+
+
+@ab.command()
+@plainly
+def run(
+    arm: Annotated[
+        list[str],
+        typer.Option(
+            help="LABEL=URL, or LABEL=KIND:CONFIG with KIND specjax (in process), serve or vllm "
+            "(started here) and CONFIG a speculative_config. The first arm is the base."
+        ),
+    ],
+    out: Out,
+    dataset: Annotated[
+        list[str] | None, typer.Option(help="Local file, may be repeated; else 'bundled'.")
+    ] = None,
+    concurrency: Annotated[list[int] | None, typer.Option(help="Requests at a time.")] = None,
+    model: Annotated[str, typer.Option(help="Of arms that are started here.")] = "bundled",
+    served_model: Annotated[
+        str | None, typer.Option(help="Its name on a URL that serves several.")
+    ] = None,
+    arm_config: Annotated[
+        list[str] | None, typer.Option(help="LABEL=JSON: a URL's config, for the record.")
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(min=2)] = 128,
+    temperature: float = 0.0,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="/v1/chat/completions, all turns of a prompt.")
+    ] = False,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos")] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="First prompts of a dataset.")] = None,
+    block: Annotated[int, typer.Option(min=0, help="Prompts per turn of an arm; 0: all.")] = 0,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each prompt is asked.")] = 1,
+    rate: Annotated[float, typer.Option(help="Open loop: requests per second, Poisson.")] = 0.0,
+    width: Annotated[
+        float, typer.Option(help="Stop when TPOT gains are known to +- this share; 0: never.")
+    ] = 0.0,
+    slo: Annotated[
+        list[str] | None, typer.Option(help="Objective: tpot=50ms, ttft=2s, e2el=30s.")
+    ] = None,
+    search: Annotated[
+        int, typer.Option(min=0, help="Find the highest concurrency, up to this, within --slo.")
+    ] = 0,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="Model folder: count the texts' tokens again.")
+    ] = None,
+    extra: Annotated[str, typer.Option(help="JSON for every request: top_p and so on.")] = "{}",
+    max_model_len: Annotated[int | None, typer.Option(help="Of servers started here.")] = None,
+    seed: int = 0,
+    api_key: Annotated[str | None, typer.Option(envvar="OPENAI_API_KEY")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for an answer.")] = 300.0,
+) -> None:
+    """Measure arms against the first one. The same command goes on with an interrupted run."""
+    try:
+        from specjax.ab import arms as arming
+        from specjax.ab import run as running
+        from specjax.ab.start import open_arms
+        from specjax.ab.triage import explain_differences
+    except ModuleNotFoundError as error:
+        known = error.name in ("aiohttp", "httpx", "prometheus_client")
+        raise ImportError(MISSING if known else str(error)) from None
+    from specjax.ab.questions import read_dataset
+    from specjax.ab.records import read_log, start_log
+    from specjax.bundled import resolve
+    from specjax.compile_cache import enable_compile_cache
+    from specjax.engine.tokenizer import load_tokenizer
+    from specjax.files import parse_json_object
+
+    specs = [arming.parse_arm(one) for one in arm]
+    specs = [one._replace(config=named(arm_config).get(one.label, one.config)) for one in specs]
+    labels = [one.label for one in specs]
+    if len(set(labels)) < len(labels):
+        raise ValueError(f"every arm needs a label of its own, got {labels}")
+    datasets = [read_dataset(one) for one in dataset or ["bundled"]]
+    if limit is not None:
+        datasets = [one._replace(questions=one.questions[:limit]) for one in datasets]
+    plan = running.Plan(
+        concurrency=tuple(concurrency or (1,)),
+        rate=rate,
+        block=block,
+        rounds=rounds,
+        width=width,
+        slo={name: seconds(value, name) for name, value in pairs(slo, "--slo tpot=50ms")} or None,
+        most=search,
+        seed=seed,
+    )
+    ask = arming.Ask(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        chat=chat,
+        ignore_eos=ignore_eos,
+        seed=seed,
+        timeout=timeout,
+        extra=parse_json_object(extra, "--extra"),
+    )
+    counts = None if tokenizer is None else load_tokenizer(resolve(tokenizer))
+    path = out / "log.jsonl"
+    log = running.check_log(path, running.wanted(specs, datasets, ask, plan))
+    warn(specs, plan)
+    enable_compile_cache()
+    opened = open_arms(
+        specs,
+        ask,
+        model=model,
+        served_model=served_model,
+        api_key=api_key,
+        concurrency=max(*plan.levels(), plan.most, 1) if not rate else 32,
+        max_model_len=max_model_len,
+    )
+    with opened as arms:
+        setting = running.Setting(arms, datasets, ask, counts)
+        if log is None:
+            command = shlex.join(["specjax", *sys.argv[1:]])
+            start_log(path, running.describe(specs, setting, plan, command))
+            log = read_log(path)
+        log = running.run(path, log, setting, plan, typer.echo, progress)
+        if temperature == 0:
+            log = explain_differences(path, log, arms, datasets)
+    report(log, out)
+
+
+def progress(line: str) -> None:
+    """Say what is under way, on stderr."""
+    typer.echo(line, err=True)
+
+
+def warn(specs, plan) -> None:
+    """Say what would make the comparison worth less."""
+    methods = {one.label: (one.config or {}).get("method") for one in specs}
+    if plan.rounds > 1 and "suffix" in methods.values():
+        typer.echo(
+            "warning: suffix decoding remembers answers; asked again at temperature 0 it accepts "
+            "nearly all of them: use --rounds 1 with more prompts",
+            err=True,
+        )
+
+
+@ab.command()
+@plainly
+def replay(
+    log: Annotated[Path, typer.Argument(help="log.jsonl of a run.")],
+    out: Annotated[Path | None, typer.Option(help="Folder for the reports.")] = None,
+) -> None:
+    """Compute everything again from a log, offline."""
+    from specjax.ab.records import read_log
+
+    report(read_log(log), out)
+
+
+@ab.command("import")
+@plainly
+def bring(
+    arm: Annotated[
+        list[str],
+        typer.Option(help="LABEL=PATH: AISBench's work folder, or vllm bench serve's JSON."),
+    ],
+    out: Out,
+) -> None:
+    """Compare results of AISBench or `vllm bench serve --save-detailed`."""
+    from specjax.ab.imports import import_results
+    from specjax.ab.records import append, read_log, start_log
+
+    found = pairs(arm, "--arm plain=outputs/20260101_000000")
+    manifest, units = import_results([(label, Path(path)) for label, path in found])
+    path = out / "log.jsonl"
+    start_log(path, manifest)
+    for unit in units:
+        append(path, unit)
+    report(read_log(path), out)
+
+
+@ab.command()
+@plainly
+def plan(
+    name: Annotated[str, typer.Argument(help="ascend-suffix: the guide's benchmark.")],
+    out: Out,
+    dataset: Annotated[list[str], typer.Option(help="NAME=PATH, one for each of the guide's.")],
+    model: Annotated[str, typer.Option(help="Path of Qwen3-32B on that machine.")] = (
+        "/data/Qwen3-32B"
+    ),
+) -> None:
+    """Write the guide's servers and the comparison as scripts, to run on an Ascend machine."""
+    from specjax.ab.ascend import plan_ascend_suffix
+
+    if name != "ascend-suffix":
+        raise ValueError(f"unknown plan {name!r}; there is: ascend-suffix")
+    given = dict(pairs(dataset, "--dataset GSM8K=/data/gsm8k.jsonl"))
+    for path in plan_ascend_suffix(out, model, given):
+        typer.echo(f"wrote {path}")
+
+
+def report(log: "Log", out: Path | None) -> None:
+    """Print the table and what it means; write the reports."""
+    from rich.console import Console
+
+    from specjax.ab.report import find, sentences, table, write_reports
+
+    found = find(log)
+    console = Console()
+    console.width = max(console.width, 160) if not console.is_terminal else console.width
+    console.print(table(found))
+    for sentence in sentences(found):
+        typer.echo(sentence)
+    if out is not None:
+        write_reports(found, out, typer.echo)
+
+
+def pairs(given: list[str] | None, example: str) -> list[tuple[str, str]]:
+    """Split NAME=VALUE options. Raises ValueError, with an example, for another form."""
+    found = []
+    for one in given or []:
+        name, equals, value = one.partition("=")
+        if not (name and equals and value):
+            raise ValueError(f"expected NAME=VALUE, got {one!r}; for example {example}")
+        found.append((name, value))
+    return found
+
+
+def named(given: list[str] | None) -> dict[str, dict]:
+    """Read --arm-config."""
+    example = '--arm-config ngram=\'{"method": "ngram"}\''
+    try:
+        return {name: json.loads(value) for name, value in pairs(given, example)}
+    except ValueError as error:
+        raise ValueError(f"--arm-config is LABEL=JSON ({error}); for example {example}") from None
+
+
+def seconds(text: str, name: str) -> float:
+    """Read a time such as 50ms or 2s. Raises ValueError for another form."""
+    found = TIME.match(text)
+    if found is None:
+        raise ValueError(f"--slo {name}={text}: a time is written 50ms or 2s")
+    return float(found[1]) * (1e-3 if found[2] == "ms" else 1.0)

@@ -1,0 +1,77 @@
+"""``specjax serve``: vLLM's words for a server, ours behind them."""
+
+import importlib.util
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from specjax.cli.engine_options import with_engine_options
+from specjax.cli.errors import plainly
+
+NEEDED = ("fastapi", "uvicorn", "prometheus_client")
+
+
+@plainly
+@with_engine_options
+def serve(
+    model_tag: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="Checkpoint folder, or 'bundled'.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="The same, as an option.")] = None,
+    host: Annotated[
+        str, typer.Option(help="0.0.0.0: reachable from other machines.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: a free one.")] = 8000,
+    uds: Annotated[Path | None, typer.Option(help="Listen on this unix socket instead.")] = None,
+    served_model_name: Annotated[
+        list[str] | None, typer.Option(help="What clients call the model; may be repeated.")
+    ] = None,
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(envvar="SPECJAX_API_KEY", help="Clients need one; may be repeated."),
+    ] = None,
+    chat_template: Annotated[
+        Path | None, typer.Option(help="A jinja file, in place of the checkpoint's own.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of requests that bring none.")] = 0,
+    max_num_batched_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Prompt tokens read between two rounds.")
+    ] = None,
+    max_num_queued_reqs: Annotated[
+        int, typer.Option(min=1, help="Samples that may wait; more are refused.")
+    ] = 1024,
+    shutdown_timeout: Annotated[
+        int, typer.Option(min=0, help="Seconds to finish what runs, once told to stop.")
+    ] = 60,
+    *,
+    options: dict[str, Any],
+) -> None:
+    """Serve a model to OpenAI's clients.
+
+    Options that only vLLM's engine has (--gpu-memory-utilization, --enforce-eager,
+    --trust-remote-code, ...) are accepted with one warning; underscores may stand for dashes.
+    The first SIGTERM or Ctrl-C finishes what runs, the second stops.
+    """
+    if model is not None and model_tag is not None:
+        raise ValueError(f"two models: {model_tag} and --model {model}; name one.")
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ImportError(f"serving needs {', '.join(missing)}: pip install 'specjax[serve]'")
+    from specjax.compile_cache import enable_compile_cache
+    from specjax.server.run import run_server
+
+    enable_compile_cache()
+    run_server(
+        model or model_tag or "bundled",
+        {**options, "seed": seed},
+        host=host,
+        port=port,
+        uds=uds,
+        names=served_model_name or (),
+        api_keys=api_key or (),
+        chat_template=chat_template,
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_queued=max_num_queued_reqs,
+        shutdown_timeout=shutdown_timeout,
+    )

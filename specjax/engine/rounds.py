@@ -1,0 +1,75 @@
+"""A request on its way: what each round of the loop did for it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from specjax.engine.rows import Request
+from specjax.types import FAILED, RUNNING, STOPPED, StepInfo
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+class Round(NamedTuple):
+    """What one round did for one request; ``tokens`` are committed."""
+
+    tokens: list[int]
+    drafted: list[int]
+    num_accepted: int
+    logprobs: Any  # per token: (ids, values, rank), or None
+
+
+@dataclass(eq=False)
+class Progress:
+    """A request on its way: what the loop knows, and what it reports."""
+
+    index: int
+    request: Request
+    rounds: list[Round] = field(default_factory=list)  # rounds[0] is the undrafted first token
+    tokens: list[int] = field(default_factory=list)  # of all rounds, kept: every round asks
+    prompt_logprobs: list[Any] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    kv_transfer_params: Mapping[str, str] | None = None  # what the loop's ``export`` returned
+
+    @property
+    def length(self) -> int:
+        """Prompt and output together."""
+        return len(self.request.prompt) + len(self.tokens)
+
+    def cut(self, num_tokens: int) -> None:
+        """Keep the first ``num_tokens`` output tokens and the rounds that made them."""
+        del self.tokens[num_tokens:]
+        kept = []
+        for one in self.rounds:
+            if num_tokens <= 0:
+                break
+            logprobs = one.logprobs and one.logprobs[:num_tokens]
+            kept.append(one._replace(tokens=one.tokens[:num_tokens], logprobs=logprobs))
+            num_tokens -= len(one.tokens)
+        self.rounds = kept
+
+    def extend(self, row_tokens, infos: StepInfo, slot: int, rounds: int) -> None:
+        """Append a slot's part of the stacked infos."""
+        wanted, end = self.request.params.logprobs, self.length
+        for r in range(rounds):
+            count = int(infos.num_emitted[r, slot])
+            if not count:
+                continue
+            logprobs = None
+            if infos.logprobs is not None and wanted is not None:
+                ids, values, ranks = (leaf[r, slot, :count] for leaf in infos.logprobs)
+                logprobs = list(zip(ids, values, ranks, strict=True))
+            tokens = np.asarray(row_tokens[end : end + count]).tolist()
+            drafted = [token for token in infos.drafted[r, slot].tolist() if token >= 0]
+            accepted = int(infos.num_accepted[r, slot])
+            self.rounds.append(Round(tokens, drafted, accepted, logprobs))
+            self.tokens += tokens
+            end += count
+
+    def settle(self, reason: int) -> None:
+        """Record whether, and why, the row has finished."""
+        if reason != RUNNING:
+            names = {STOPPED: "stop", FAILED: "error"}
+            self.finish_reason = names.get(reason, "length")  # pyright: ignore

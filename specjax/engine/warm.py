@@ -1,0 +1,98 @@
+"""Compile all that a service will run, before the first request comes.
+
+Every program is called once on idle rows, so what is compiled is what will be called.
+"""
+
+from collections.abc import Callable, Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from specjax.engine import rows
+from specjax.engine.corpus import Corpus
+from specjax.engine.loop import Loop, idle
+from specjax.engine.plan import Level, Plan, next_chunk
+from specjax.engine.rows import NOBODY
+from specjax.types import IDLE, Engine, State
+
+Work = Callable[[], object]
+
+
+def warm(loop: Loop, corpus: Corpus | None = None) -> Iterator[tuple[int, int]]:
+    """Run every program once; yields (done, all) after each."""
+    work = list(reading(loop))
+    for level in loop.plan.levels:
+        work += rounds(loop, level)
+    for done, one in enumerate(work, start=1):
+        jax.block_until_ready(one())
+        yield done, len(work)
+    if corpus is not None:
+        for _ in corpus.shapes():
+            yield len(work), len(work)
+        loop.params = loop.params._replace(draft=corpus.index)
+
+
+def reading(loop: Loop) -> Iterator[Work]:
+    """List the programs that read prompts: one per piece, window and whether it is scored."""
+    plan = loop.plan
+    for scored, chunks in ((False, plan.chunks), (True, plan.scored_chunks)):
+        for chunk, window in sorted(pieces(plan, chunks)):
+            engine = loop.reader(window, scored)
+
+            def read(engine=engine, chunk=chunk):
+                return loop.driver.prefill(engine, loop.params, new_row(loop), 0, chunk)
+
+            yield read
+
+
+def pieces(plan: Plan, chunks: tuple[int, ...]) -> set[tuple[int, int]]:
+    """Return every (chunk, window) that a prompt of any length is read in."""
+    largest, found = max(chunks), set()
+    for start in range(0, plan.capacity, largest):
+        for end in range(start + 1, min(start + 2 * largest, plan.capacity)):
+            at = start
+            while at < end:
+                chunk = next_chunk(end - at, chunks)
+                found.add((chunk, plan.window(at + chunk + 1)))
+                at += chunk
+    return found
+
+
+def rounds(loop: Loop, level: Level) -> Iterator[Work]:
+    """List the programs of the rounds at one level, from one row to all slots.
+
+    The state is passed on from one to the next: it is donated.
+    """
+    plan, sizes, driver = loop.plan, loop.plan.sizes, loop.driver
+    now: list[State] = []  # one, once there is one
+
+    def begin(size: int) -> State:
+        if not now:
+            now.append(loop.begin(*idle(size, level.layout, plan.capacity)))
+        else:
+            (fewer,) = now
+            now[0] = driver.select(fewer, np.zeros(size, np.int32), 0)
+            driver.select(now[0], np.zeros(len(fewer.text.reason), np.int32), 0)
+        row = new_row(loop)._replace(sampling=loop.stack([NOBODY], level))
+        state = driver.leave(driver.admit(now[0], 0, row), 0)
+        now[0] = state._replace(sampling=loop.stack([NOBODY] * size, level))
+        return now[0]
+
+    def run(engine: Engine):
+        now[0], *rest = driver.generate(engine, loop.params, now[0], 1, 1, plan.history)
+        return rest
+
+    for fewer, size in zip((0, *sizes), sizes, strict=False):
+        yield lambda size=size: begin(size)
+        for window in plan.windows or ():
+            counts = range(fewer + 1, size + 1)
+            for engine in {loop.decoder(running, window, level) for running in counts}:
+                yield lambda engine=engine: run(engine)
+
+
+def new_row(loop: Loop) -> State:
+    """Return an idle row, as prompts are read into."""
+    text, sampling, keys = rows.row(NOBODY, loop.plan.reading.layout, loop.plan.capacity)
+    text = text._replace(reason=jnp.asarray(np.full(1, IDLE, np.int32)))
+    return loop.begin(text, sampling, keys)

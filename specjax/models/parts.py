@@ -1,0 +1,65 @@
+"""What every model is made of: matrices, norms, tables and the MLP.
+
+Modules compute and never assign.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from specjax import ops
+from specjax.config import ModelConfig
+
+
+class Linear(nnx.Module):
+    """A stored matrix [out, in] and, where the architecture has one, a bias."""
+
+    def __init__(self, size_in: int, size_out: int, *, bias: bool, dtype: str, rngs: nnx.Rngs):
+        scale = size_in**-0.5
+        self.weight = nnx.Param(jax.random.normal(rngs(), (size_out, size_in), dtype) * scale)
+        self.bias = nnx.Param(jnp.zeros(size_out, dtype)) if bias else None
+
+    def __call__(self, x: Float[Array, "*lead I"]) -> Float[Array, "*lead O"]:
+        return ops.linear(x, self.weight[...], None if self.bias is None else self.bias[...])
+
+
+class Norm(nnx.Module):
+    """RMSNorm, or LayerNorm where there is a bias."""
+
+    def __init__(self, config: ModelConfig, size: int, epsilon: float | None = None):
+        self.epsilon = config.norm_eps if epsilon is None else epsilon
+        self.weight = nnx.Param(jnp.ones(size, config.dtype))
+        bias = config.norm == "layer"
+        self.bias = nnx.Param(jnp.zeros(size, config.dtype)) if bias else None
+
+    def __call__(self, x: Float[Array, "*lead D"]) -> Float[Array, "*lead D"]:
+        if self.bias is None:
+            return ops.rms_norm(x, self.weight[...], self.epsilon)
+        return ops.layer_norm(x, self.weight[...], self.bias[...], self.epsilon)
+
+
+class Embedding(nnx.Module):
+    """A table of rows."""
+
+    def __init__(self, rows: int, size: int, *, dtype: str, rngs: nnx.Rngs):
+        self.weight = nnx.Param(jax.random.normal(rngs(), (rows, size), dtype) * size**-0.5)
+
+    def __call__(self, index: Int[Array, "*lead"]) -> Float[Array, "*lead D"]:
+        return self.weight[...][index]
+
+
+class MLP(nnx.Module):
+    """SwiGLU, or two matrices with ReLU (OPT)."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs, wide: int | None = None):
+        size, wide = config.hidden_size, wide or config.intermediate_size
+        facts = {"bias": config.mlp_bias, "dtype": config.dtype, "rngs": rngs}
+        self.gate_proj = Linear(size, wide, **facts) if config.mlp == "swiglu" else None
+        self.up_proj = Linear(size, wide, **facts)
+        self.down_proj = Linear(wide, size, **facts)
+
+    def __call__(self, x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
+        if self.gate_proj is None:
+            return self.down_proj(jax.nn.relu(self.up_proj(x)))
+        return self.down_proj(ops.swiglu(self.gate_proj(x), self.up_proj(x)))

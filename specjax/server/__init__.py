@@ -1,0 +1,1 @@
+"""The server: OpenAI's protocol in vLLM's dialect, over ``engine.service``."""

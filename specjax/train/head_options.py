@@ -1,0 +1,112 @@
+"""What the training of a head is, and which head that makes."""
+
+import dataclasses
+from dataclasses import dataclass, field
+
+from specjax.config import FeatureConfig, MedusaConfig, ModelConfig, SpeculatorConfig
+from specjax.models.build import HeadConfig
+from specjax.train.features import SourceConfig
+from specjax.train.options import RunConfig
+
+KINDS = ("eagle", "eagle3", "mtp", "medusa", "mlp_speculator")
+LOSSES = ("kl", "cross_entropy", "tv", "feature")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadTrainConfig(RunConfig):
+    """Train a head on a target's hidden states.
+
+    ``losses`` are weights by name: "kl" (from the target's law), "cross_entropy" (of the
+    text), "tv" (1 - the chance of acceptance) and "feature" (EAGLE's regression).
+    """
+
+    kind: str
+    source: SourceConfig
+    losses: dict[str, float] = field(default_factory=lambda: {"kl": 1.0})
+    unroll: int = 4  # tokens drafted ahead in training; of medusa and mlp_speculator, ever
+    decay: float = 0.8  # weight of each drafted position, in that of the one before
+    intermediate_size: int = 768  # of the MLP in eagle's and eagle3's block
+    draft_vocab_size: int | None = None  # eagle3's own, of the most frequent tokens
+    num_layers: int = 2  # residual layers of a Medusa head
+    start: str | None = None  # folder of such a head, to go on from its weights
+    learning_rate: float = 4e-3
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.kind not in KINDS:
+            raise ValueError(f"unknown kind of head {self.kind!r}: use one of {', '.join(KINDS)}")
+        for name, weight in self.losses.items():
+            if name not in LOSSES:
+                raise ValueError(f"unknown loss {name!r}: use one of {', '.join(LOSSES)}")
+            if not weight >= 0:
+                raise ValueError(f"the weight of loss {name!r} must not be negative, got {weight}")
+        if not sum(self.losses.values()) > 0:
+            raise ValueError(f"some loss needs a weight above 0, got {self.losses}")
+        if self.losses.get("feature") and self.kind != "eagle":
+            raise ValueError(f"loss 'feature' is eagle's: a {self.kind} head rebuilds no feature")
+        if not 1 <= self.unroll < self.source.context - 1:
+            raise ValueError(f"unroll must be in 1 .. context - 2, got {self.unroll}")
+        if not 0 < self.decay <= 1:
+            raise ValueError(f"need 0 < decay <= 1, got {self.decay}")
+        for name in ("intermediate_size", "num_layers"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.draft_vocab_size is not None and self.kind != "eagle3":
+            raise ValueError(f"draft_vocab_size is eagle3's, this is {self.kind}")
+
+
+def taps_of(kind: str, target: ModelConfig) -> tuple[int, ...]:
+    """Return the layers a head is given: vLLM's choice for EAGLE-3, MiMo's for MTP."""
+    depth = target.num_layers
+    if kind == "eagle3":
+        return tuple(sorted({2, depth // 2, depth - 3}))
+    return (depth,) if kind == "mtp" else ()
+
+
+def head_config(config: HeadTrainConfig, target: ModelConfig) -> HeadConfig:
+    """Return the facts of the head to train: its blocks have the target's sizes.
+
+    Raises ValueError where the source lacks the layers that it taps, or a reduced vocabulary
+    is none.
+    """
+    taps = taps_of(config.kind, target)
+    missing = sorted(set(taps) - set(config.source.layers))
+    if missing:
+        raise ValueError(
+            f"{config.kind} taps layers {list(taps)}, the source holds "
+            f"{list(config.source.layers)}: extract with --layers"
+        )
+    size, vocab_size = target.hidden_size, target.vocab_size
+    if config.kind == "medusa":
+        return MedusaConfig(
+            num_heads=config.unroll,
+            num_layers=config.num_layers,
+            hidden_size=size,
+            vocab_size=vocab_size,
+            shared_head=True,
+        )
+    if config.kind == "mlp_speculator":
+        return SpeculatorConfig(
+            num_stages=config.unroll,
+            hidden_size=size,
+            inner_size=size,
+            vocab_size=vocab_size,
+            tied=True,
+            scale_input=True,
+        )
+    block = dataclasses.replace(target, num_layers=1)
+    own = {"intermediate_size": config.intermediate_size, "tie_word_embeddings": False}
+    if config.kind == "mtp":
+        return FeatureConfig(
+            kind="mtp", block=block, target_size=size, hidden_first=True, taps=taps
+        )
+    rows = config.draft_vocab_size
+    if rows is not None and not 0 < rows < vocab_size:
+        raise ValueError(f"draft_vocab_size must be below the target's {vocab_size}, got {rows}")
+    if config.kind == "eagle":  # always Llama's
+        llama = dataclasses.replace(block, qk_norm=False, qkv_bias=False, **own)
+        return FeatureConfig(kind="eagle", block=llama, target_size=size)
+    block = dataclasses.replace(block, **own)
+    return FeatureConfig(
+        kind="eagle3", block=block, target_size=size, taps=taps, draft_vocab_size=rows
+    )

@@ -1,0 +1,176 @@
+"""Train a drafting head on what its target shows, to a folder vLLM loads."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from specjax.bundled import resolve
+from specjax.config import FeatureConfig, ModelConfig
+from specjax.models.build import HeadConfig, build_target
+from specjax.sampling import FORBIDDEN
+from specjax.train.features import Features, Source, open_shards, open_source
+from specjax.train.head_init import Flat, first_weights
+from specjax.train.head_options import HeadTrainConfig, head_config
+from specjax.train.log import draw_losses, say
+from specjax.train.loop import make_updates
+from specjax.train.losses import cross_entropy, divergence, overlap, regression
+from specjax.train.run import Trained, Work, read_run, settle, train
+from specjax.train.unrolled import Drafted, build_unrolled
+from specjax.types import PyTree
+from specjax.weights.heads import (
+    assemble,
+    read_head,
+    read_head_config,
+    rows_of,
+)
+from specjax.weights.hf_config import read_config
+from specjax.weights.load import load_params
+from specjax.weights.save_heads import save_head
+
+COUNTED = 64  # batches in which the tokens of a reduced vocabulary are counted
+
+
+def train_head(config: HeadTrainConfig, shards: Path | None = None, *, resume: bool = True):
+    """Train, or go on training, and export to ``out``/model.
+
+    Batches come from ``shards``, which must have been made as ``config.source`` says, or are
+    made as they are needed: the same ones. Killed and started again, it ends with the same
+    weights. Raises ValueError before any long work for what does not go together.
+    """
+    out = Path(config.out)
+    run = read_run(out, config, resume)
+    folder = resolve(config.source.target)
+    facts, _ = read_config(folder, dtype="float32")
+    head = head_config(config, facts)
+    source = open_source(config.source, out) if shards is None else open_shards(shards)
+    if source.config != config.source:
+        raise ValueError(f"{shards} was made otherwise: {source.config}, asked {config.source}")
+    target = load_params(folder, facts)
+    out.mkdir(parents=True, exist_ok=True)
+    if config.start is None:
+        kept = frequent_tokens(head, source)
+        first = functools.partial(first_weights, head, facts, target, kept, config.seed)
+    else:
+        own, kept = read_start(config, head, facts, target)
+        first = functools.partial(jax.tree.map, jnp.copy, own)
+    make = functools.partial(make_work, config, head, facts, target, source, kept, first)
+    steps = settle(config, run, source.data, make)
+    best, loss = train(config, steps, make(steps))
+    save_head(out / "model", config.kind, head, best.params, kept)
+    draw_losses(out)
+    return Trained(out / "model", int(best.step), loss)
+
+
+def read_start(
+    config: HeadTrainConfig, head: HeadConfig, facts: ModelConfig, target: PyTree
+) -> tuple[Flat, np.ndarray | None]:
+    """Read the head to go on from. Raises ValueError where it is another than asked."""
+    folder = resolve(config.start or "")
+    found = read_head_config(folder, config.kind, facts)
+    if found != head:
+        raise ValueError(f"{folder} holds another head: {found}, asked {head}")
+    return read_head(folder, config.kind, head, target)
+
+
+def frequent_tokens(head: HeadConfig, source: Source) -> np.ndarray | None:
+    """Choose the tokens of a reduced vocabulary: those read most often, in ascending order."""
+    if not isinstance(head, FeatureConfig) or head.draft_vocab_size is None:
+        return None
+    number = min(COUNTED, source.config.num_batches)
+    counts = np.zeros(head.block.vocab_size, np.int64)
+    for i in range(number):
+        counts += np.bincount(np.ravel(source.read("train", i).token_ids), minlength=len(counts))
+    kept = np.sort(np.argsort(-counts, kind="stable")[: head.draft_vocab_size])
+    say(f"the draft vocabulary covers {counts[kept].sum() / counts.sum():.1%} of the tokens")
+    return kept
+
+
+def loss_of(
+    weights: dict[str, float],
+    drafted: Drafted,
+    known: Float[Array, "B P V"],
+    batch: Features,
+    level: int,
+) -> Float[Array, ""]:
+    """Mix the losses of one drafted position.
+
+    Tokens that a reduced vocabulary lacks have probability 0 for it: of the target's law what
+    remains is what counts, and of the text the tokens that it has.
+    """
+    logits, known = drafted.logits, known[:, level:]
+    has, total = logits > FORBIDDEN, jnp.zeros(())
+    if weight := weights.get("kl"):
+        total += weight * divergence(logits, jnp.where(has, known, FORBIDDEN))
+    if weight := weights.get("cross_entropy"):
+        labels = batch.token_ids[:, 2 + level :]
+        can = jnp.take_along_axis(has, labels[..., None], axis=-1)
+        fair = jnp.where(can, logits, jnp.zeros_like(logits))  # a constant where it cannot
+        total += weight * cross_entropy(fair, labels)
+    if weight := weights.get("tv"):
+        total += weight * (1 - overlap(logits, known).mean())
+    if weight := weights.get("feature"):
+        wanted = batch.hidden_states[:, 1 + level :].astype(jnp.float32)
+        total += weight * regression(drafted.features, wanted)
+    return total
+
+
+def make_work(
+    config: HeadTrainConfig,
+    head: HeadConfig,
+    facts: ModelConfig,
+    target: PyTree,
+    source: Source,
+    kept: np.ndarray | None,
+    first: Callable[[], Flat],
+    steps: int,
+) -> Work:
+    """Compile the run's functions."""
+    say_map = None if kept is None else rows_of(kept, facts.vocab_size)
+    unrolled = build_unrolled(head, config.unroll, config.source.layers)
+    score = build_target(facts).logits
+
+    def draft(own, target, batch) -> tuple[list[Drafted], jax.Array]:
+        known = score(target, batch.hidden_states[:, 1:].astype(jnp.float32))
+        return unrolled(assemble(head, own, target, say_map), batch), known
+
+    def objective(own, target, batch):
+        drafted, known = draft(own, target, batch)
+        losses = [loss_of(config.losses, x, known, batch, i) for i, x in enumerate(drafted)]
+        weights = [config.decay**level for level in range(len(losses))]
+        return sum(w * loss for w, loss in zip(weights, losses, strict=True)) / sum(weights)
+
+    def measure(own, target, batch):
+        drafted, known = draft(own, target, batch)
+        agree = [(x.logits.argmax(-1) == known[:, i:].argmax(-1)) for i, x in enumerate(drafted)]
+        accept = [overlap(x.logits, known[:, i:]) for i, x in enumerate(drafted)]
+        means = (jnp.stack([x.mean() for x in xs]) for xs in (agree, accept))
+        return objective(own, target, batch), *means
+
+    start, update = make_updates(config, steps, objective)
+    move, judge = jax.jit(update, donate_argnums=0), jax.jit(measure)
+    count = source.config.num_batches
+
+    def measure_all(own: Flat) -> dict:
+        batches = (source.read("held_out", i) for i in range(source.config.num_held_out))
+        rows = [judge(own, target, batch) for batch in batches]
+        loss, agree, accept = (
+            np.mean([np.asarray(x) for x in xs], 0) for xs in zip(*rows, strict=True)
+        )
+        return {
+            "held_out_loss": float(loss),
+            "agreement": np.round(agree, 4).tolist(),
+            "acceptance": np.round(accept, 4).tolist(),
+        }
+
+    return Work(
+        init=jax.jit(lambda: start(first())),
+        update=lambda state, batch: move(state, target, batch),
+        batch=lambda step: source.read("train", step % count),
+        measure=measure_all,
+        num_tokens=config.source.batch * config.source.context,
+    )

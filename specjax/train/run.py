@@ -1,0 +1,135 @@
+"""The loop of every training run: step, log, measure, checkpoint, resume, export the best."""
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from specjax.files import write_json
+from specjax.train import checkpoint
+from specjax.train.log import open_log, say
+from specjax.train.loop import TrainState
+from specjax.train.options import RunConfig, differences
+from specjax.types import PyTree
+
+LOG_EVERY = 10
+
+
+class Trained(NamedTuple):
+    """Where a finished run left its model, and how good it is."""
+
+    folder: Path
+    step: int  # the one with the lowest held-out loss
+    held_out_loss: float  # nats per token, at that step
+
+
+class Work(NamedTuple):
+    """A run's functions, ready to be called."""
+
+    init: Callable[[], TrainState]
+    update: Callable[[TrainState, Any], tuple[TrainState, jax.Array]]  # the state is donated
+    batch: Callable[[int], Any]  # of a step
+    measure: Callable[[PyTree], dict]  # of the weights: held_out_loss and other numbers
+    num_tokens: int  # per batch
+
+
+def read_run(out: Path, config: RunConfig, resume: bool) -> dict | None:
+    """Return out/run.json, or None for a fresh folder.
+
+    Raises ValueError, naming the field, if the folder holds a run of another configuration,
+    or any run when ``resume`` is False.
+    """
+    path = out / "run.json"
+    if not path.is_file():
+        return None
+    if not resume:
+        raise ValueError(f"{out} already holds a run; choose another folder or resume")
+    run = json.loads(path.read_text())
+    changed = differences(run["config"], config)
+    if changed:
+        raise ValueError(f"{out} holds a run of another configuration ({'; '.join(changed)})")
+    return run
+
+
+def affordable_steps(config: RunConfig, work: Work, minutes: float) -> int:
+    """Turn a time budget into a number of steps, by timing a few on a throwaway state."""
+    seconds, state = [], work.init()
+    for number in range(7):
+        batch = work.batch(number)
+        start = time.monotonic()
+        state, loss = work.update(state, batch)
+        loss.block_until_ready()
+        seconds.append(time.monotonic() - start)
+    work.measure(state.params)  # compiles
+    start = time.monotonic()
+    work.measure(state.params)
+    measuring = (time.monotonic() - start) / config.eval_every
+    return max(1, int(60 * minutes / (sorted(seconds[1:])[3] + measuring)))
+
+
+def settle(config: RunConfig, run: dict | None, data: str, make_work: Callable[[int], Work]) -> int:
+    """Return the number of steps, which a fresh run settles and writes to out/run.json.
+
+    Raises ValueError when the run began on other data.
+    """
+    if run is not None:
+        if run["data"] != data:
+            raise ValueError(f"{config.out} holds a run on other data than this")
+        return run["steps"]
+    steps = config.steps
+    if steps is None:
+        steps = affordable_steps(config, make_work(1000), config.minutes or 0.0)
+    run = {"config": asdict(config), "steps": steps, "data": data}
+    write_json(Path(config.out) / "run.json", run)
+    return steps
+
+
+def train(config: RunConfig, steps: int, work: Work) -> tuple[TrainState, float]:
+    """Run from the last checkpoint, if there is one, to ``steps``.
+
+    Return the state with the lowest held-out loss of those measured, and that loss. Raises
+    ValueError when the loss is no longer finite.
+    """
+    out = Path(config.out)
+    with checkpoint.open_checkpoints(out / "checkpoints") as manager:
+        like = jax.eval_shape(work.init)
+        restored = checkpoint.restore(manager, like)
+        state = work.init() if restored is None else restored
+        first, measured = int(state.step), {}
+        if first >= steps:
+            say(f"the run is complete: step {first} of {steps}")
+        else:
+            said = "training" if restored is None else f"resuming from step {first}"
+            say(f"{said}, to step {steps}")
+        losses: list[Any] = []
+        with open_log(out, first, steps) as report:
+            start = time.monotonic()
+            for number in range(first, steps):
+                state, loss = work.update(state, work.batch(number))
+                losses.append(loss)
+                done, last = number + 1, number + 1 == steps
+                measuring = last or done % config.eval_every == 0
+                if not (measuring or done % LOG_EVERY == 0):
+                    continue
+                row = {"step": done, "loss": float(np.mean([float(loss) for loss in losses]))}
+                seconds = time.monotonic() - start
+                row["tokens_per_second"] = round(len(losses) * work.num_tokens / seconds, 1)
+                if not math.isfinite(row["loss"]):
+                    raise ValueError(
+                        f"the loss is {row['loss']} at step {done}; lower the learning rate"
+                    )
+                if measuring:
+                    measured = work.measure(state.params)
+                report({**row, **measured} if measuring else row)
+                if measuring:  # after the report: a resumed run drops what it repeats
+                    checkpoint.save(manager, state, measured["held_out_loss"])
+                losses, start = [], time.monotonic()
+        best = checkpoint.restore(manager, like, best=True)
+        assert best is not None  # the last step is always measured and saved
+        return best, checkpoint.held_out_loss(manager, int(best.step))

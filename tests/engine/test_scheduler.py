@@ -1,0 +1,107 @@
+"""First come, first served; a slot for each; a queue that ends."""
+
+import itertools
+
+import pytest
+
+from specjax.engine.params import SamplingParams
+from specjax.engine.plan import fitted, halves, served
+from specjax.engine.rounds import Progress
+from specjax.engine.rows import NOBODY, layout
+from specjax.engine.scheduler import Full, Scheduler
+from specjax.engine.warm import pieces
+
+LEAN = layout([NOBODY], 40, 4)
+
+
+def requests(number: int) -> list[Progress]:
+    return [Progress(i, NOBODY) for i in range(number)]
+
+
+def test_first_come_first_served_while_slots_are_free():
+    scheduler, asked = Scheduler((1, 2)), requests(3)
+    scheduler.put(asked)
+    assert scheduler.next() is asked[0]
+    assert scheduler.next() is asked[0]  # until it has been read
+    assert scheduler.place() == 0
+    assert scheduler.next() is asked[1]
+    assert (scheduler.resize(scheduler.larger()), scheduler.num_slots) == ([0], 2)
+    assert scheduler.place() == 1
+    assert scheduler.next() is None
+    assert (len(scheduler), scheduler.num_running) == (3, 2)
+    assert scheduler.remove(asked[0]) == 0
+    assert scheduler.next() is asked[2]
+    assert scheduler.place() == 0
+
+
+def test_a_request_may_leave_from_anywhere():
+    scheduler, asked = Scheduler((4,)), requests(3)
+    scheduler.put(asked)
+    scheduler.next()
+    scheduler.place()
+    scheduler.next()
+    assert scheduler.remove(asked[2]) is None  # waiting
+    assert scheduler.remove(asked[1]) is None  # being read
+    assert scheduler.remove(asked[0]) == 0
+    assert len(scheduler) == 0
+
+
+def test_rows_close_up_when_the_batch_shrinks():
+    scheduler, asked = Scheduler((1, 2, 4)), requests(4)
+    scheduler.num_slots = 4
+    scheduler.put(asked)
+    for _ in asked:
+        scheduler.next()
+        scheduler.place()
+    scheduler.remove(asked[0])
+    scheduler.remove(asked[2])
+    assert scheduler.resize(scheduler.smaller()) == [1, 3]
+    assert scheduler.live == {0: asked[1], 1: asked[3]}
+
+
+def test_a_full_queue_takes_all_samples_or_none():
+    scheduler = Scheduler((1, 2), max_waiting=2)
+    scheduler.put(requests(3))
+    with pytest.raises(Full, match="3 requests run or wait, and at most 4 may"):
+        scheduler.put(requests(2))
+    scheduler.put(requests(1))
+    assert len(scheduler) == 4
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 6, 8, 64])
+def test_sizes_double_up_to_the_largest(size):
+    sizes = halves(size)
+    assert (sizes[0], sizes[-1]) == (1, size)
+    assert all(a < b <= 2 * a for a, b in itertools.pairwise(sizes))
+
+
+@pytest.mark.parametrize(("max_model_len", "most"), [(120, 20), (2048, 60), (40960, 100)])
+def test_a_service_has_few_programs(max_model_len, most):
+    """Each takes about 100 of the 65,530 memory maps of a process (64 slots, K = 5)."""
+    plan = served(LEAN, max_model_len, 6, 64, None)
+    assert plan.windows is not None
+    rounds = len(plan.levels) * len(plan.sizes) * len(plan.windows)
+    read = len(pieces(plan, plan.chunks)) + len(pieces(plan, plan.scored_chunks))
+    assert rounds + read <= most
+
+
+def test_levels_serve_what_they_hold():
+    plan = served(LEAN, 120, 6, 4, None)
+    lean, full = plan.levels
+    hot = NOBODY._replace(params=SamplingParams(temperature=0.8, seed=1))
+    assert plan.level([NOBODY, hot]) is lean
+    for options in ({"top_p": 0.9}, {"logprobs": 0}, {"repetition_penalty": 1.1}):
+        assert plan.level([hot, NOBODY._replace(params=SamplingParams(**options))]) is full
+    assert plan.level([NOBODY._replace(stop_ids=tuple(range(9)))]) is full
+
+
+def test_a_chunk_must_fit_what_may_be_read_at_once():
+    assert served(LEAN, 120, 6, 4, 100).chunks == (16, 32, 64)
+    with pytest.raises(ValueError, match="max_num_batched_tokens=9"):
+        served(LEAN, 120, 6, 4, 9)
+
+
+def test_known_requests_get_the_smallest_shapes():
+    plan = fitted([NOBODY._replace(limit=100)] * 3, 40, 4, 5, 8)
+    assert (plan.capacity, plan.sizes, plan.windows) == (128, (1, 2, 4), None)
+    assert (plan.window(50, 105), plan.window(50, 1000)) == (128, 64)

@@ -1,0 +1,169 @@
+"""Law 9 under churn: whoever comes and goes beside a row, the row says what it says alone."""
+
+import functools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax.drafters.none import silent
+from specjax.engine.loop import Loop
+from specjax.engine.params import SamplingParams
+from specjax.engine.plan import Level, Plan
+from specjax.engine.rounds import Progress
+from specjax.engine.rows import Request, layout
+from specjax.types import Engine
+from specjax.verify.walk import walk
+from tests.laws import harness as h
+
+MOST = 60  # tokens of a prompt, and of an output
+
+
+def some(number: int, seed: int) -> list[Request]:
+    """Draw requests, greedy and hot by turns."""
+    rng, asked = np.random.default_rng(seed), []
+    for i in range(number):
+        prompt = tuple(rng.integers(0, h.VOCAB, rng.integers(1, MOST)).tolist())
+        params = SamplingParams(temperature=0.8 if i % 2 else 0.0, logprobs=20, max_tokens=MOST)
+        limit = len(prompt) + int(rng.integers(1, MOST))
+        asked.append(Request(prompt, params, int(rng.integers(2**63)), limit, (h.VOCAB - 1,)))
+    return asked
+
+
+@functools.cache
+def plan(sizes: tuple[int, ...], windows: tuple[int, ...]) -> Plan:
+    level = Level(layout(some(2, 0), h.VOCAB, h.K), h.VOCAB)
+    return Plan(
+        capacity=h.CAPACITY,
+        sizes=sizes,
+        reading=level,
+        levels=(level,),
+        num_prompt_logprobs=None,
+        chunks=(16,),
+        scored_chunks=(16,),
+        windows=windows,
+        history=1,
+        patience=2,
+        worth=0,
+    )
+
+
+def start(drafter, sizes, windows, target=h.TARGET, **options) -> Loop:
+    engine = Engine(target, drafter, walk, 0)
+    return Loop(engine, h.weights(drafter), plan(sizes, windows), alternate=True, **options)
+
+
+def alone(loop: Loop, asked: list[Request]) -> list[Progress]:
+    """Complete one after the other."""
+    done = [Progress(i, request) for i, request in enumerate(asked)]
+    for one in done:
+        loop.scheduler.put([one])
+        while len(loop.scheduler):
+            loop.step()
+    return done
+
+
+def churned(loop: Loop, asked: list[Request], seed: int) -> list[Progress]:
+    """Complete all, arriving at random times; a third of them leaves at a random time."""
+    rng = np.random.default_rng(seed)
+    done = [Progress(i, request) for i, request in enumerate(asked)]
+    arrivals = np.cumsum(rng.integers(0, 12, len(done)))
+    leaves = {one: arrivals[i] + rng.integers(1, 40) for i, one in enumerate(done) if i % 3 == 2}
+    step, widths = 0, set()
+    while any(one.finish_reason is None for one in done):
+        loop.scheduler.put([one for i, one in enumerate(done) if arrivals[i] == step])
+        for one, when in leaves.items():
+            if when == step:
+                loop.abort(one)
+        if len(loop.scheduler):
+            loop.step()
+        widths.add((loop.scheduler.num_slots, len(loop.scheduler.live)))
+        step += 1
+    assert max(running for _, running in widths) > 2  # they did meet
+    assert {size for size, _ in widths} == set(loop.plan.sizes)  # and the batch breathed
+    return done
+
+
+def logprobs(progress: Progress) -> np.ndarray:
+    """Return [tokens, V]: the law at every emitted position."""
+    scored = [token for one in progress.rounds for token in one.logprobs]
+    dense = np.zeros((len(scored), h.VOCAB), np.float32)
+    for line, (ids, values, _) in zip(dense, scored, strict=True):
+        line[ids[1:]] = values[1:]
+    return dense
+
+
+@pytest.mark.parametrize("name", ["ngram", "draft_model coupled", "eagle"])
+def test_in_one_shape_a_row_under_churn_is_the_row_alone(name):
+    """1(a): ids and log probabilities are equal bitwise."""
+    asked = some(12, seed=1)
+    loop = start(h.CHAINS[name], (4,), (h.CAPACITY,))
+    expected, done = alone(loop, asked), churned(loop, asked, seed=2)
+    assert sum(one.finish_reason == "abort" for one in done) >= 2
+    for one, other in zip(done, expected, strict=True):
+        if one.finish_reason != "abort":
+            assert (one.tokens, one.finish_reason) == (other.tokens, other.finish_reason)
+        assert one.tokens == other.tokens[: len(one.tokens)]
+        np.testing.assert_array_equal(logprobs(one), logprobs(other)[: len(one.tokens)])
+
+
+@pytest.mark.parametrize("name", ["draft_model coupled"])
+def test_across_shapes_a_row_under_churn_is_the_row_alone(name):
+    """1(b): batches of 1, 2 and 4, windows that grow, nothing drafted while 3 or more run."""
+    drafter, asked = h.CHAINS[name], some(16, seed=3)
+    expected = alone(start(drafter, (1,), (h.CAPACITY,)), asked)
+    engine = Engine(h.TARGET, drafter, walk, 0)
+    schedule = (engine, engine, engine._replace(drafter=silent(drafter)))
+    loop = start(drafter, (1, 2, 4), (64, h.CAPACITY), schedule=schedule)
+    done, tokens, events = churned(loop, asked, seed=4), 0, 0
+    for one, other in zip(done, expected, strict=True):
+        ours, theirs = one.tokens, other.tokens[: len(one.tokens)]
+        differ = [i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b]
+        end = differ[0] + 1 if differ else len(ours)
+        assert h.close(logprobs(one)[:end], logprobs(other)[:end])
+        tokens, events = tokens + end, events + bool(differ)
+        assert differ or one.finish_reason in ("abort", other.finish_reason)
+    assert tokens > 200
+    assert events == 0
+    drafted = {len(r.drafted) for one in done for r in one.rounds[1:]}
+    assert {0, h.K} <= drafted
+
+
+@functools.cache
+def poisoned():
+    """Build a target whose hidden states are NaN wherever it reads token 7."""
+
+    def forward(params, tokens, *rest):
+        output, cache = h.TARGET.forward(params, tokens, *rest)
+        hidden = jnp.where((tokens == 7)[:, :, None], jnp.nan, output.hidden)
+        return output._replace(hidden=hidden), cache
+
+    return h.TARGET._replace(forward=forward)
+
+
+def test_numbers_that_are_not_finite_fail_one_request():
+    """Its mates, and who has its slot next, do not notice."""
+    sampling = SamplingParams(temperature=0.0, logprobs=20)
+
+    def ask(*prompt):
+        return Request(prompt, sampling, 0, len(prompt) + 40, (), ())
+
+    good, dies_reading = ask(1, 2, 3), ask(1, 7)
+    loop = start(h.CHAINS["ngram"], (4,), (h.CAPACITY,), target=poisoned())
+    done = [Progress(i, one) for i, one in enumerate([good, dies_reading, good, ask(1, 2, 4)])]
+    loop.scheduler.put(done)
+    while len(done[2].tokens) < 2:
+        loop.step()
+    assert loop.state is not None
+    assert done[0].finish_reason is None
+    expected, text = done[0].tokens[:], loop.state.text
+    loop.state = loop.state._replace(text=text._replace(tokens=text.tokens.at[0].set(7)))
+    while len(loop.scheduler):
+        loop.step()
+    assert done[1].finish_reason == "error"
+    assert done[1].tokens == []
+    assert done[0].finish_reason == "error"  # its last token was made 7 while it ran
+    assert done[2].finish_reason == "length"
+    assert done[2].tokens[: len(expected)] == expected
+    (again,) = alone(loop, [good])
+    assert again.tokens == done[2].tokens

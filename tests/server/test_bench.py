@@ -1,0 +1,56 @@
+"""The benchmark's client and its rows, on the tiny server."""
+
+import pytest
+
+from specjax.bench.client import Load, Told, load
+from specjax.bench.serve import latency_rows, say_where_time_goes, take_turns, throughput_rows
+
+PROMPTS = [[7, 8, 9], [20, 30], [5] * 12]
+FIXED = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
+
+
+def test_the_client_hears_the_offline_texts_and_the_servers_times(url, offline):
+    expected = [one.text for one in offline(PROMPTS, max_tokens=12, ignore_eos=True)]
+    done = load(url, [{"prompt": prompt, **FIXED} for prompt in PROMPTS], 2)
+    assert [one.text for one in done.told] == expected
+    assert [one.num_tokens for one in done.told] == [12] * 3
+    assert done.speed == 36 / done.seconds
+    for one in done.told:
+        assert 0 < one.first <= one.seconds <= done.seconds
+    told = []
+    say_where_time_goes("these", [done], told.append)
+    assert all(part in told[0] for part in ("queue", "prompt", "decoding", "HTTP and client"))
+
+
+def test_servers_take_turns_and_the_first_round_does_not_count(url):
+    said, bodies = [], [{"prompt": [7, 8], **FIXED, "max_tokens": 2}] * 3
+    loads = take_turns({"specjax": url, "again": url}, bodies, 2, 1, said.append)
+    assert [len(found) for found in loads.values()] == [1, 1]
+    assert len(loads["specjax"][0].told) == 8  # four times the concurrency
+    names = [line.split(", ")[1].split(":")[0] for line in said]
+    assert names == ["specjax", "again", "specjax", "again"]
+
+
+def test_what_does_not_stream_is_an_error(url):
+    with pytest.raises(ConnectionError, match="400 Bad Request"):
+        load(url, [{"prompt": [1], "top_p": 7}], 1)
+
+
+def test_rows_compare_medians_and_tails():
+    def loads(speeds, firsts, text="a"):
+        told = [Told(text, 10, first, 1.0, {}) for first in firsts]
+        return [Load(told, 10 * len(told) / speed) for speed in speeds]
+
+    found = {
+        "specjax": loads([30, 50, 40], [0.1] * 99 + [0.2]),
+        "vLLM 1": loads([20.0], [0.4] * 100),
+    }
+    speed, same = throughput_rows(1, found)
+    assert (speed.value, speed.peer, speed.met) == (pytest.approx(40), pytest.approx(20), True)
+    assert (same.value, same.peer) == (100, 100)
+    median, tail = latency_rows(found)
+    assert median.ratio == pytest.approx(0.25)
+    assert tail.met
+    (alone,) = throughput_rows(1, {"specjax": found["specjax"]})
+    assert alone.peer is None
+    assert not latency_rows({"specjax": loads([1], [0.1] * 9 + [1.0])})[0].met

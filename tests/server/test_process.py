@@ -1,0 +1,138 @@
+"""The server as a process: the guides' words start it, a signal drains it, two stop it."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from specjax.cli.app import app
+
+PATIENCE = 300.0  # seconds, for a machine that does other things
+
+
+@contextmanager
+def process(*command: str, uds: str | None = None, **environment: str):
+    """Run a server until it answers; yield it, a client of it, and a function to read its log."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    address = ("--uds", uds) if uds else ("--host", "127.0.0.1", "--port", str(port))
+    running = subprocess.Popen(
+        [sys.executable, "-m", *command, *address],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    transport = httpx.HTTPTransport(uds=uds)
+    client = httpx.Client(
+        transport=transport, base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE
+    )
+    try:
+        until = time.monotonic() + PATIENCE
+        while True:
+            assert running.poll() is None, running.stderr.read()
+            assert time.monotonic() < until
+            try:
+                if client.get("/health").status_code == 200:
+                    break
+            except httpx.TransportError:
+                time.sleep(0.1)
+        yield running, client
+    finally:
+        client.close()
+        running.kill()
+        running.wait()
+        running.stderr.close()
+
+
+def streamed(client: httpx.Client, after_first, **body) -> str:
+    """Stream a completion, do something after its first piece, and return the whole text."""
+    text = []
+    with client.stream("POST", "/v1/completions", json={**body, "stream": True}) as answer:
+        for line in answer.iter_lines():
+            if line.startswith("data: {"):
+                text.append(json.loads(line[6:])["choices"][0]["text"])
+                if len(text) == 1:
+                    after_first()
+    return "".join(text)
+
+
+def test_the_guides_words_start_it_and_a_signal_drains_it(pair):
+    """The legacy guide's command line, with only names changed; flags are translated."""
+    words = "--seed 42 -tp 1 --use-v2-block-manager --num_speculative_tokens 5 "
+    words += "--gpu_memory_utilization 0.8 --max-model-len 512 --max-num-seqs 2"
+    models = ["--model", pair.target, "--speculative_model", pair.draft]
+    with process("specjax.server", *models, *words.split()) as (server, client):
+        (known,) = client.get("/v1/models").json()["data"]
+        assert known["id"] == pair.target
+        asked = {"prompt": [7, 8, 9], "max_tokens": 400, "temperature": 0, "ignore_eos": True}
+        whole = client.post("/v1/completions", json=asked).json()
+        assert whole["metrics"]["speculative_decoding"]["num_spec_tokens"] == 5
+        text = streamed(client, lambda: server.send_signal(signal.SIGTERM), **asked)
+        assert text == whole["choices"][0]["text"]
+        assert server.wait(PATIENCE) == 0
+        log = server.stderr.read()
+        assert "legacy, use speculative_config=" in log
+        assert "options without effect in specjax: gpu_memory_utilization" in log
+        assert "compiled" in log
+        assert "SIGTERM: finishing what runs" in log
+        assert "Traceback" not in log
+
+
+def test_two_signals_stop_it_and_only_its_owner_may_reach_its_socket(pair, tmp_path):
+    socket_file = tmp_path / "socket"
+    words = ("serve", pair.target, "--max-model-len", "512", "--max-num-seqs", "2")
+    words += ("--served-model-name", "tiny")
+    with process("specjax", *words, uds=str(socket_file), SPECJAX_API_KEY="sesame") as (
+        server,
+        client,
+    ):
+        assert oct(socket_file.stat().st_mode)[-3:] == "600"
+        assert client.get("/v1/models").status_code == 401
+        client.headers["Authorization"] = "Bearer sesame"
+        assert client.get("/v1/models").json()["data"][0]["id"] == "tiny"
+
+        def stop():
+            server.send_signal(signal.SIGTERM)
+            time.sleep(0.3)
+            server.send_signal(signal.SIGTERM)
+
+        body = {"prompt": [7, 8], "n": 200, "max_tokens": 500, "ignore_eos": True}
+        with pytest.raises(httpx.TransportError):
+            streamed(client, stop, **body)
+        assert server.wait(PATIENCE) == 128 + signal.SIGTERM
+        log = server.stderr.read()
+        assert "sesame" not in log
+        assert "Traceback" not in log
+
+
+def test_what_cannot_be_served_is_one_line_before_anything_is_loaded(pair, tmp_path):
+    def said(*words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "specjax", "serve", *words], capture_output=True, text=True
+        )
+        assert done.returncode == 2
+        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+        return done.stderr
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        assert f"cannot listen on 127.0.0.1:{port}" in said(pair.target, "--port", port)
+    assert "two models" in said(pair.target, "--model", "bundled")
+
+
+def test_without_the_extra_the_remedy_is_named(monkeypatch):
+    monkeypatch.setattr("specjax.cli.serve.NEEDED", ("fastapi", "no_such_package"))
+    result = CliRunner().invoke(app, ["serve", "bundled"])
+    assert result.exit_code == 2
+    assert "serving needs no_such_package: pip install 'specjax[serve]'" in result.output
