@@ -134,7 +134,7 @@ class Executor:
             state, info = self.step(engine, params, state)
             infos.append(info)
         if not infos and not (np.asarray(state.text.reason) == RUNNING).any():
-            state, _ = self.step(engine, params, state)
+            state = self.step(engine, params, state)[0]
         stacked = jax.tree.map(lambda *rounds: np.stack(rounds), *infos) if infos else None
         return state, stacked, len(infos)
 
