@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from specjax.bench.costs import Costs, round_costs
-from specjax.bench.plan import DEPTH, NGRAM
+from specjax.bench.plan import DEPTH, NGRAM, SUFFIX
 from specjax.bench.prompts import complete as complete_prompts
 from specjax.bench.prompts import fitting, not_degenerate
 from specjax.bench.report import MOST_LOAD, busy
@@ -29,7 +29,7 @@ PLAIN = "plain"
 METHODS: dict[str, dict[str, Any] | None] = {
     PLAIN: None,
     "ngram": NGRAM,
-    "suffix": {"method": "suffix", "num_speculative_tokens": DEPTH},
+    "suffix": SUFFIX,
     "draft_model": {"model": "bundled:draft", "num_speculative_tokens": DEPTH},
     **{
         name: {"method": name, "model": f"bundled:{name}", "num_speculative_tokens": DEPTH}

@@ -29,6 +29,12 @@ NGRAM: dict[str, Any] = {
     "prompt_lookup_min": 1,
     "prompt_lookup_max": 4,
 }
+SUFFIX: dict[str, Any] = {
+    "method": "suffix",
+    "num_speculative_tokens": DEPTH,
+    "suffix_decoding_max_spec_offset": float(DEPTH),  # a round of 4 nodes costs the same if not all
+    "suffix_decoding_max_cached_requests": 0,  # arms are asked again: no arm may know its answers
+}
 DRAFT_MODEL: dict[str, Any] = {"method": "draft_model", "num_speculative_tokens": DEPTH}
 
 

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 HERE = Path(__file__).parent
-HEADS = ("eagle", "eagle3", "mtp", "medusa", "mlp_speculator")
+KINDS = ("eagle", "eagle3", "mtp", "medusa", "mlp_speculator")
+HEADS = tuple(name for name in KINDS if (HERE / name).is_dir())  # those that ship
 BUNDLED = {
     "bundled": HERE / "target",
     "bundled:draft": HERE / "draft",

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from specjax.bench.plan import DEPTH, DRAFT_MODEL, NGRAM
+from specjax.bench.plan import DEPTH, DRAFT_MODEL, NGRAM, SUFFIX
 from specjax.bench.prompts import measured_on
 from specjax.bench.report import MOST_LOAD, busy, num_cores
 from specjax.engine.llm import LLM
@@ -65,6 +65,7 @@ def arms(draft: str) -> tuple[Arm, ...]:
     return (
         Arm(cold, GREEDY, None, cold),
         Arm("ngram", GREEDY, NGRAM, cold),
+        Arm("suffix", GREEDY, SUFFIX, cold),
         Arm("draft model", GREEDY, greedy, cold),
         Arm(hot, WARM, None, hot),
         Arm(f"coupled, T={WARM}", WARM, coupled, hot),

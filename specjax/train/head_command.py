@@ -98,6 +98,9 @@ def head_command(kind: str) -> Callable:
         start: Annotated[
             Path | None, typer.Option(help="Folder of such a head, to go on from its weights.")
         ] = None,
+        first_batch: Annotated[
+            int, typer.Option(help="Where to begin in the source: 0, or after an earlier run.")
+        ] = 0,
         learning_rate: Annotated[float, typer.Option(help="At the end of the warm-up.")] = 4e-3,
         optimizer: Annotated[
             str, typer.Option(help="muon, or adamw: cheaper steps where batches are small.")
@@ -141,6 +144,7 @@ def head_command(kind: str) -> Callable:
             draft_vocab_size=draft_vocab,
             num_layers=layers,
             start=None if start is None else str(start),
+            first_batch=first_batch,
             learning_rate=learning_rate,
             optimizer=optimizer,
             eval_every=eval_every,

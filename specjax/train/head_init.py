@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
 from specjax.config import MedusaConfig, ModelConfig, SpeculatorConfig
 from specjax.models.build import HeadConfig, init_params
@@ -12,7 +11,7 @@ from specjax.weights.heads import lent, name, paths
 from specjax.weights.names import Route
 
 Flat = dict[str, jax.Array]  # weights that a head brings itself, by dotted path
-BLOCKS = (("layers", 0), ("midlayer",), ("block",))  # of eagle, eagle3, mtp
+BLOCKS = (("midlayer",), ("block",))  # of eagle3 and mtp
 
 
 def first_weights(
@@ -21,7 +20,8 @@ def first_weights(
     """Start from the target where a part of the head has the same task, else at random.
 
     Embeddings, LM heads and final norms are the target's; a transformer block is its last
-    layer; the joining matrix passes the last feature through. Medusa's blocks start at zero.
+    layer, and the joining matrix passes the last feature through. Not eagle's, whose features
+    no norm tames: so it started worse than at random. Medusa's blocks start at zero.
     """
     fresh = paths(init_params(head, jax.random.key(seed)))
     fixed = set() if isinstance(head, MedusaConfig) else set(lent(head, target))
@@ -33,15 +33,10 @@ def first_weights(
             if block is None:
                 value = outside(path, value, target, kept)
             else:
-                value = inside(path[len(block) :], value, layer, plain=not norms(fresh, block))
+                value = inside(path[len(block) :], value, layer)
             own[name(path)] = value + 0  # arrays of its own: the state is donated
     tied = isinstance(head, SpeculatorConfig) and head.tied
     return drop_ties(own) if tied else own
-
-
-def norms(fresh: dict[Route, jax.Array], block: Route) -> bool:
-    """Say whether a block's attention normalises queries and keys."""
-    return (*block, "self_attn", "q_norm", "weight") in fresh
 
 
 def outside(path: Route, value: jax.Array, target: PyTree, kept: np.ndarray | None) -> jax.Array:
@@ -58,41 +53,28 @@ def outside(path: Route, value: jax.Array, target: PyTree, kept: np.ndarray | No
         return target["norm"]["weight"]
     if part == "blocks":
         return jnp.zeros_like(value)
-    if part in ("fc", "eh_proj"):
-        size, wide = value.shape
+    size, wide = value.shape[0], value.shape[-1]
+    if part in ("fc", "eh_proj") and not (part == "fc" and wide == 2 * size):
         first = 0 if part == "eh_proj" else wide - size  # MiMo's hidden state comes first
         return (value / 2).at[:, first : first + size].add(jnp.eye(size))
     return value
 
 
-def inside(
-    path: Route, value: jax.Array, layer: dict[Route, jax.Array], *, plain: bool
-) -> jax.Array:
+def inside(path: Route, value: jax.Array, layer: dict[Route, jax.Array]) -> jax.Array:
     """Return the first value of a block's weight: the target's last layer's, where it fits.
 
-    EAGLE-3's attention reads the feature in its second half. A block without norms of queries
-    and keys has their mean effect in its matrices.
+    EAGLE-3's attention reads the feature in its second half.
     """
     if path == ("hidden_norm", "weight"):
         return layer["input_layernorm", "weight"]
     theirs = layer.get(path)
     if theirs is None or path[-1] == "bias" or theirs.ndim != value.ndim:
         return value
-    norm = {"q_proj": "q_norm", "k_proj": "k_norm"}.get(str(path[-2]))
-    if norm is not None and plain and ("self_attn", norm, "weight") in layer:
-        theirs = absorb(theirs, layer["self_attn", norm, "weight"])
     if theirs.shape == value.shape:
         return theirs
     if value.ndim == 2 and value.shape == (theirs.shape[0], 2 * theirs.shape[1]):
         return jnp.concatenate([value[:, : theirs.shape[1]] / 2, theirs], axis=1)
     return value
-
-
-def absorb(weight: Float[Array, "HD I"], norm: Float[Array, "D"]) -> Float[Array, "HD I"]:
-    """Scale a projection's heads as a norm after them does to inputs of unit variance."""
-    heads = weight.reshape(-1, norm.shape[0], weight.shape[1])
-    size = jnp.sqrt((heads**2).sum(axis=2, keepdims=True).mean(axis=1, keepdims=True))
-    return (heads / size * norm.reshape(1, -1, 1)).reshape(weight.shape)
 
 
 def drop_ties(own: Flat) -> Flat:

@@ -29,6 +29,7 @@ class HeadTrainConfig(RunConfig):
     draft_vocab_size: int | None = None  # eagle3's own, of the most frequent tokens
     num_layers: int = 2  # residual layers of a Medusa head
     start: str | None = None  # folder of such a head, to go on from its weights
+    first_batch: int = 0  # of the source; the next follow, then all again
     learning_rate: float = 4e-3
 
     def __post_init__(self):

@@ -170,7 +170,7 @@ def make_work(
     return Work(
         init=jax.jit(lambda: start(first())),
         update=lambda state, batch: move(state, target, batch),
-        batch=lambda step: source.read("train", step % count),
+        batch=lambda step: source.read("train", (config.first_batch + step) % count),
         measure=measure_all,
         num_tokens=config.source.batch * config.source.context,
     )

@@ -1,5 +1,6 @@
 """What a training run is: one frozen record, checked once."""
 
+import json
 from dataclasses import asdict, dataclass, fields
 
 from specjax.config import ModelConfig
@@ -105,7 +106,7 @@ def model_config(config: TrainConfig) -> ModelConfig:
 
 def differences(stored: dict, config: RunConfig) -> list[str]:
     """Name the fields in which a stored run differs, as "field: stored -> asked"; not ``out``."""
-    asked = asdict(config)
+    asked = json.loads(json.dumps(asdict(config)))  # as a stored run reads: tuples are lists
     names = [field.name for field in fields(config) if field.name != "out"]
     return [
         f"{name}: {stored.get(name)!r} -> {asked[name]!r}"

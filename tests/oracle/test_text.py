@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from specjax import LLM, SamplingParams
+from specjax.bundled import HEADS as SHIPPED_HEADS
 from specjax.engine import report
 from specjax.engine.corpus import Corpus
 from specjax.metrics import SpecDecodeCounters, Vector
@@ -22,7 +23,7 @@ NGRAM = {"method": "ngram", "prompt_lookup_max": 3, "prompt_lookup_min": 1}
 VLLM_HEADS = ("eagle", "eagle3", "medusa")  # it has no mlp_speculator, no MTP layer for Qwen3
 SUFFIX = {"method": "suffix", "suffix_decoding_max_cached_requests": 0}
 DRAFT = {"method": "draft_model", "model": "bundled:draft"}
-HEADS = {name: {"method": name, "model": f"bundled:{name}"} for name in VLLM_HEADS}
+HEADS = {n: {"method": n, "model": f"bundled:{n}"} for n in VLLM_HEADS if n in SHIPPED_HEADS}
 CONFIGS = {"plain": None, "ngram": NGRAM, "suffix": SUFFIX, "draft_model": DRAFT, **HEADS}
 CONFIGS = {k: v and {**v, "num_speculative_tokens": K} for k, v in CONFIGS.items()}
 SPECULATIVE = [name for name, config in CONFIGS.items() if config]

@@ -35,13 +35,13 @@ def poisoned(pair, tmp_path_factory):
         tie_word_embeddings=False,
     )
     weights = init_params(config, jax.random.key(1))
-    embedding = weights["embed_tokens"]["weight"]
-    weights["embed_tokens"]["weight"] = embedding.at[POISON].set(float("nan"))
     folder = tmp_path_factory.mktemp("poisoned")
     save_model(folder, config, weights, dtype="float32")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(Path(pair.target) / name, folder)
     llm = LLM(str(folder), max_num_seqs=4)
+    embedding = llm.params.target["embed_tokens"]  # files with such weights are refused
+    embedding["weight"] = embedding["weight"].at[POISON].set(float("nan"))
     service = Service(llm, max_waiting=64)
     with running(
         create_app(Deployment(llm=llm, service=service, names=("tiny",), max_queued=64)),
