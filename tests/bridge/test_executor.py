@@ -117,6 +117,15 @@ def test_a_slot_past_the_cache_is_refused_before_it_is_written(pair):
         check_room(state._replace(cache=full), 2)
 
 
+def test_an_idle_batch_lowers_its_round_and_counts_none(pair):
+    """What a service's warm-up asks for."""
+    llm = LLM(pair.target, speculative_config=NGRAM, device="torch-cpu")
+    engine = llm.engine._replace(window=64)
+    state = llm.driver.init_state(engine, llm.params, *rows.idle(1, SHAPE, 64))
+    _, infos, rounds = llm.driver.generate(engine, llm.params, state, 1, 1, 1)
+    assert (infos, rounds, executor(llm).num_lowered) == (None, 0, 1)
+
+
 def test_rows_join_leave_and_move_as_they_do_in_jax(pair):
     llm = LLM(pair.target, speculative_config=DRAFT | {"model": pair.draft}, device="torch-cpu")
 
@@ -148,8 +157,8 @@ def test_a_service_runs_lowered_and_says_what_generate_says(pair):
         pair.target, speculative_config=NGRAM, max_num_seqs=2, max_model_len=100,
         device="torch-cpu",
     )  # fmt: skip
-    asked = [{"prompt_token_ids": [*range(5, 18)] * 7 + [5, 6, 7, 8]}, ASKED[0]]
-    params = [SamplingParams(temperature=0.0, max_tokens=n, ignore_eos=True) for n in (5, 3)]
+    asked = [{"prompt_token_ids": [*range(5, 18)] * 7 + [*range(5, 11)]}, ASKED[0]]
+    params = [SamplingParams(temperature=0.0, max_tokens=n, ignore_eos=True) for n in (3, 2)]
     wanted = LLM(pair.target, max_model_len=100).generate(asked, params, use_tqdm=False)
     service = Service(llm, max_waiting=2)
 
