@@ -86,8 +86,8 @@ def test_a_stream_says_what_the_whole_answer_says(complete, n):
         for name in ("tokens", "text_offset"):
             assert said[name] == choice["logprobs"][name]
         for name in ("token_logprobs", "top_logprobs"):  # the batch may have another size
-            for mine, theirs in zip(said[name], choice["logprobs"][name], strict=True):
-                assert mine == pytest.approx(theirs, abs=1e-4)
+            for one, other in zip(said[name], choice["logprobs"][name], strict=True):
+                assert one == pytest.approx(other, abs=1e-4)
         assert pieces[-1]["finish_reason"] == choice["finish_reason"]
         assert not any(piece["finish_reason"] for piece in pieces[:-1])
         assert mine[-1]["usage"]["completion_tokens"] == len(choice["token_ids"])
