@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+HEAD_METHODS = ("eagle", "eagle3", "mtp", "medusa", "mlp_speculator")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Llama3Scaling:

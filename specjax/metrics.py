@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 PREFIX = "vllm:spec_decode_"
+LEAST_DISTINCT = 0.5  # share of distinct bigrams: below it a text is a loop
 
 
 class Counter(NamedTuple):

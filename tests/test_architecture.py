@@ -13,7 +13,7 @@ FLOORS = (
     ("models",),
     ("drafters", "verify"),
     ("decode",),
-    ("files", "worker"),
+    ("files", "worker", "launch"),
     ("weights", "bundled", "compile_cache"),
     ("train", "simulate", "audit", "traces"),
     ("engine",),

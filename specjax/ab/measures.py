@@ -14,9 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from specjax.ab.records import Record, Unit
-from specjax.metrics import SpecDecodeCounters
-
-LEAST_DISTINCT = 0.5  # share of distinct bigrams: below it a text is a loop
+from specjax.metrics import LEAST_DISTINCT, SpecDecodeCounters
 
 
 class Spread(NamedTuple):

@@ -1,21 +1,12 @@
 """An arm behind a URL: running already, or ``specjax serve`` or vLLM started for the comparison."""
 
 import json
-import os
-import socket
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
-import httpx
 
 from specjax.ab import client
 from specjax.ab.arms import Ask, Messages, Spec
@@ -23,8 +14,6 @@ from specjax.ab.counters import read_counters
 from specjax.ab.records import Record
 from specjax.audit.client import Server
 from specjax.metrics import SpecDecodeCounters
-
-START_TIMEOUT = 300.0  # s
 
 
 @dataclass
@@ -91,52 +80,15 @@ class ServerArm:
 
 def vllm_arguments(spec: Spec, concurrency: int, max_model_len: int | None) -> list[str]:
     """Return ``vllm serve``'s arguments: prefixes uncached, or a prompt's second turn is free."""
-    arguments = ["--dtype", "float32", "--max-num-seqs", str(concurrency)]
-    arguments += ["--no-enable-prefix-caching"]
+    own = ["--dtype", "float32", "--no-enable-prefix-caching"]
+    return own + serve_arguments(spec, concurrency, max_model_len)
+
+
+def serve_arguments(spec: Spec, concurrency: int, max_model_len: int | None) -> list[str]:
+    """Return the arguments that ``specjax serve`` and ``vllm serve`` share."""
+    arguments = ["--max-num-seqs", str(concurrency)]
     if max_model_len is not None:
         arguments += ["--max-model-len", str(max_model_len)]
     if spec.config is not None:
         arguments += ["--speculative-config", json.dumps(spec.config)]
     return arguments
-
-
-@contextmanager
-def serve(spec: Spec, model: str, concurrency: int, max_model_len: int | None) -> Iterator[str]:
-    """Run ``specjax serve`` on a free port until the block ends; yield its URL."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    command = [sys.executable, "-m", "specjax", "serve", model, "--port", str(port)]
-    command += ["--max-num-seqs", str(concurrency)]
-    if max_model_len is not None:
-        command += ["--max-model-len", str(max_model_len)]
-    if spec.config is not None:
-        command += ["--speculative-config", json.dumps(spec.config)]
-    url = f"http://127.0.0.1:{port}"
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "log"
-        with open(log, "wb") as file:
-            process = subprocess.Popen(command, stdout=file, stderr=file, env=dict(os.environ))
-        try:
-            wait_until_up(url, process, log)
-            yield url
-        finally:
-            process.terminate()
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-def wait_until_up(url: str, process: subprocess.Popen, log: Path) -> None:
-    """Return when a server answers. Raises ConnectionError with its last words if it does not."""
-    deadline = time.monotonic() + START_TIMEOUT
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            if httpx.get(f"{url}/health", trust_env=False).is_success:
-                return
-        except httpx.TransportError:
-            time.sleep(0.2)
-    said = log.read_text(errors="replace").strip().splitlines()[-5:]
-    raise ConnectionError("specjax serve did not start: " + " / ".join(said))

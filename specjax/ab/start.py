@@ -5,8 +5,9 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from specjax.ab.arms import Arm, Ask, Spec
-from specjax.ab.server_arm import START_TIMEOUT, ServerArm, serve, vllm_arguments
+from specjax.ab.server_arm import ServerArm, serve_arguments, vllm_arguments
 from specjax.audit.client import Server
+from specjax.launch import START_TIMEOUT, open_specjax
 from specjax.oracle.ask import open_server
 
 
@@ -37,7 +38,8 @@ def open_arms(
                 versions: Mapping[str, Any] = {}
                 url = spec.url or ""
                 if spec.kind == "serve":
-                    url = opened.enter_context(serve(spec, model, concurrency, max_model_len))
+                    arguments = serve_arguments(spec, concurrency, max_model_len)
+                    url = opened.enter_context(open_specjax(model, arguments))
                 elif spec.kind == "vllm":
                     arguments = vllm_arguments(spec, concurrency, max_model_len)
                     told, url = opened.enter_context(

@@ -8,9 +8,8 @@ from specjax.ab.arms import Arm
 from specjax.ab.compare import by_load
 from specjax.ab.questions import Dataset
 from specjax.ab.records import Log, Triage, Unit, append
-from specjax.audit.greedy import first_difference, judge_greedy
+from specjax.audit.greedy import NEAR, first_difference, judge_greedy
 
-NEAR = 0.1  # nats between two tokens' logprobs that rounding may bridge
 MOST = 20  # first differences explained per arm
 
 

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 from specjax.audit.client import Server
 
+NEAR = 0.1  # nats between two tokens' logprobs that rounding may bridge
+
 
 class Greedy(NamedTuple):
     """What one prompt's greedy text says."""

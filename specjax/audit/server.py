@@ -19,7 +19,7 @@ import numpy as np
 from specjax import __version__
 from specjax.audit import statistics as stats
 from specjax.audit.client import Server
-from specjax.audit.greedy import Greedy, compare_greedy, judge_greedy
+from specjax.audit.greedy import NEAR, Greedy, compare_greedy, judge_greedy
 
 PROMPTS = (  # what comes next has come before, so that n-grams match too
     "if a == 1:\n    b = 2\nif b == 2:\n    a = 3\nif b == 3:\n    a = 1\nif a == ",
@@ -56,7 +56,7 @@ class Plan:
     batch: int = 128
     concurrency: int = 2
     greedy_tokens: int = 64
-    near: float = 0.1
+    near: float = NEAR
 
     def __post_init__(self):
         if not self.prompts:

@@ -45,9 +45,7 @@ def load(url: str, bodies: Sequence[Mapping[str, Any]], concurrency: int) -> Loa
             for i, body in waiting:
                 told[i] = await complete(url, body)
 
-        async with asyncio.TaskGroup() as group:
-            for _ in range(concurrency):
-                group.create_task(work())
+        await asyncio.gather(*(work() for _ in range(concurrency)))
         return [told[i] for i in range(len(bodies))]
 
     start = time.perf_counter()

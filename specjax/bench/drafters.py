@@ -23,6 +23,7 @@ from rich.console import Console
 from specjax.bench.drafter_peers import time_peers
 from specjax.bench.drafter_plan import DEPTH, LOOPS, NGRAM, RESPONSE, Sizes, library, rows_of
 from specjax.bench.edits import edit_rows
+from specjax.bench.masked_scan import time_scan
 from specjax.bench.plan import Setting
 from specjax.bench.report import MOST_LOAD, Row, busy, compare, machine_row, print_rows, write_rows
 from specjax.bench.step import Stepper
@@ -63,6 +64,7 @@ def bench_drafters(
     theirs = time_peers(sizes, tokens, reps, say)
     rows += ngram_rows(sizes, tokens, plain, theirs, reps, say)
     rows += suffix_rows(sizes, tokens, plain, theirs, reps, say)
+    rows += scan_rows(sizes, tokens, plain, reps, say)
     if edits:
         rows += edit_rows(reps, say)
     print_rows(rows, console, judged=load <= MOST_LOAD)
@@ -188,6 +190,18 @@ def indexed(tokens: np.ndarray) -> tuple[Index | None, float]:
         index = append(index, jnp.asarray(np.resize(one, (1, RESPONSE))), count)
     jax.block_until_ready(index)
     return index, 1e3 * (time.perf_counter() - start) / max(len(tokens) - RESPONSE, 1)
+
+
+def scan_rows(sizes: Sizes, tokens, plain, reps: int, say) -> list[Row]:
+    """Time the simple alternative to the trie on the same responses."""
+    rows = []
+    for size, batch in itertools.product(filter(None, sizes.corpora), sizes.batches):
+        say(f"timing a masked scan, corpus {size}, batch {batch} ...")
+        append_ms, propose_ms = time_scan(tokens[:size], batch, reps)
+        name = f"masked scan, batch {batch}, corpus {size}"
+        rows += beside(f"{name}: append a token", append_ms, None, "", plain[batch])
+        rows += beside(f"{name}: proposal", propose_ms, None, "", plain[batch])
+    return rows
 
 
 def growth_rows(sizes: Sizes, whole: dict) -> list[Row]:

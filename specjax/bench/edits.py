@@ -9,10 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 from specjax.bench.peers import Arm, in_groups, ours, time_arms, total
-from specjax.bench.prompts import LEAST_DISTINCT, complete, fitting
+from specjax.bench.prompts import complete, fitting
 from specjax.bench.report import Row, compare
 from specjax.engine.llm import LLM
 from specjax.engine.params import SamplingParams
+from specjax.metrics import LEAST_DISTINCT
 
 NUM_TOKENS = 64
 DEPTH = 7

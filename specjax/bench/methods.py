@@ -15,11 +15,10 @@ from rich.console import Console
 from rich.table import Table
 
 from specjax.bench.costs import Costs, round_costs
-from specjax.bench.plan import DEPTH, NGRAM, SUFFIX
+from specjax.bench.plan import DRAFT_MODEL, LEARNED, NGRAM, SUFFIX
 from specjax.bench.prompts import complete as complete_prompts
 from specjax.bench.prompts import fitting, not_degenerate
 from specjax.bench.report import MOST_LOAD, busy
-from specjax.bundled import HEADS
 from specjax.engine.llm import LLM
 from specjax.engine.params import SamplingParams
 from specjax.files import write_json
@@ -30,11 +29,8 @@ METHODS: dict[str, dict[str, Any] | None] = {
     PLAIN: None,
     "ngram": NGRAM,
     "suffix": SUFFIX,
-    "draft_model": {"model": "bundled:draft", "num_speculative_tokens": DEPTH},
-    **{
-        name: {"method": name, "model": f"bundled:{name}", "num_speculative_tokens": DEPTH}
-        for name in HEADS
-    },
+    "draft_model": {**DRAFT_MODEL, "model": "bundled:draft"},
+    **LEARNED,
 }
 
 

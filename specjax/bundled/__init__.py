@@ -3,9 +3,10 @@
 import json
 from pathlib import Path
 
+from specjax.config import HEAD_METHODS
+
 HERE = Path(__file__).parent
-KINDS = ("eagle", "eagle3", "mtp", "medusa", "mlp_speculator")
-HEADS = tuple(name for name in KINDS if (HERE / name).is_dir())  # those that ship
+HEADS = tuple(name for name in HEAD_METHODS if (HERE / name).is_dir())  # those that ship
 BUNDLED = {
     "bundled": HERE / "target",
     "bundled:draft": HERE / "draft",

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from specjax.bench.plan import DEPTH, DRAFT_MODEL, NGRAM, SUFFIX
+from specjax.bench.plan import DEPTH, DRAFT_MODEL, LEARNED, NGRAM, SUFFIX
 from specjax.bench.prompts import measured_on
 from specjax.bench.report import MOST_LOAD, busy, num_cores
 from specjax.engine.llm import LLM
@@ -57,26 +57,23 @@ class Run(NamedTuple):
     counters: SpecDecodeCounters
 
 
-def arms(draft: str) -> tuple[Arm, ...]:
-    """List what is compared."""
-    greedy = {**DRAFT_MODEL, "model": draft}
-    coupled = {**greedy, "draft_sample_method": "coupled"}
-    cold, hot = "plain", f"plain, T={WARM}"
-    return (
-        Arm(cold, GREEDY, None, cold),
-        Arm("ngram", GREEDY, NGRAM, cold),
-        Arm("suffix", GREEDY, SUFFIX, cold),
-        Arm("draft model", GREEDY, greedy, cold),
-        Arm(hot, WARM, None, hot),
-        Arm(f"coupled, T={WARM}", WARM, coupled, hot),
-    )
+COLD, HOT = "plain", f"plain, T={WARM}"
+PAIR = {**DRAFT_MODEL, "model": "bundled:draft"}
+ARMS = (
+    Arm(COLD, GREEDY, None, COLD),
+    Arm("ngram", GREEDY, NGRAM, COLD),
+    Arm("suffix", GREEDY, SUFFIX, COLD),
+    Arm("draft model", GREEDY, PAIR, COLD),
+    *(Arm(name, GREEDY, config, COLD) for name, config in LEARNED.items()),
+    Arm(HOT, WARM, None, HOT),
+    Arm(f"coupled, T={WARM}", WARM, {**PAIR, "draft_sample_method": "coupled"}, HOT),
+)
 
 
 def run_demo(
     out: Path,
     *,
-    model: str = "bundled",
-    draft: str = "bundled:draft",
+    arms: Sequence[Arm] = ARMS,
     num_tokens: int = NUM_TOKENS,
     reps: int = REPS,
     readme: Path | None = None,
@@ -96,30 +93,29 @@ def run_demo(
         around_section(readme, SECTION)
     console = console or Console(highlight=False)
     started, load = time.monotonic(), busy()
-    several = arms(draft)
     llms: dict[str, LLM] = {}
-    for config in (None, *(arm.config for arm in several if arm.config)):
-        llms[str(config)] = LLM(model, speculative_config=config, max_num_seqs=1)
+    for config in (None, *(arm.config for arm in arms if arm.config)):
+        llms[str(config)] = LLM("bundled", speculative_config=config, max_num_seqs=1)
     target = llms[str(None)]
     prompts = [one.prompt.text for one in measured_on(target, num_tokens)]
     console.print(
         f"{len(prompts)} Python prompts, {num_tokens} new tokens each, one at a time. "
-        f"Compiling {len(several)} methods first; that is not timed."
+        f"Compiling {len(arms)} methods first; that is not timed."
     )
     params = [
         SamplingParams(temperature=arm.temperature, seed=SEED, max_tokens=num_tokens)
-        for arm in several
+        for arm in arms
     ]
-    pairs = [(llms[str(arm.config)], one) for arm, one in zip(several, params, strict=True)]
+    pairs = [(llms[str(arm.config)], one) for arm, one in zip(arms, params, strict=True)]
     runs = [complete_all(llm, prompts, one) for llm, one in pairs]
-    seconds: list[list[float]] = [[] for _ in several]
+    seconds: list[list[float]] = [[] for _ in arms]
     for _ in range(reps):
         for times, (llm, one) in zip(seconds, pairs, strict=True):
             times.append(clock(llm, prompts, one))
 
-    by_name = {arm.name: i for i, arm in enumerate(several)}
+    by_name = {arm.name: i for i, arm in enumerate(arms)}
     methods, same = [], []
-    for i, arm in enumerate(several):
+    for i, arm in enumerate(arms):
         plain = by_name[arm.plain]
         methods.append(summarize(arm, runs[i], seconds[i], runs[plain], seconds[plain]))
         same.append(runs[i].token_ids == runs[plain].token_ids)
@@ -152,7 +148,7 @@ def run_demo(
         picture = ["", f"{measured}:", "", f"![tokens per round and speedup, per method]({image})"]
         replace_section(readme, SECTION, [*markdown(methods, same), *picture])
     console.print(f"Saved {out}. {time.monotonic() - started:.0f} s in all.")
-    for arm, equal in zip(several, same, strict=True):
+    for arm, equal in zip(arms, same, strict=True):
         if not equal:
             console.print(f"DIFFERENT TEXT: {arm.name} did not write what {arm.plain} wrote.")
     return all(same)

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any, no_type_check
 
 from specjax.bundled import BUNDLED
+from specjax.config import HEAD_METHODS
 from specjax.drafters.tree import Tree
 from specjax.engine import extraction
 from specjax.engine.rule_options import RULES, posterior, synthetic_rates
 from specjax.engine.tree_options import read_paths, read_sizes, to_text
 from specjax.files import read_json_object
 
-HEADS = ("eagle", "eagle3", "mtp", "medusa", "mlp_speculator")
 MODEL_FREE = ("ngram", "suffix", extraction.METHOD)
-METHODS = (*MODEL_FREE, "draft_model", *HEADS)
+METHODS = (*MODEL_FREE, "draft_model", *HEAD_METHODS)
 LATER_METHODS = ("custom_class", "ngram_gpu")  # known by name, refused in this version
 CHOICES = {
     "rejection_sample_method": RULES,
@@ -254,7 +254,7 @@ class SpeculativeConfig:
         if self.method in MODEL_FREE:
             raise ValueError(
                 f"method={self.method!r} drafts no trees: remove {name}, or use one of "
-                f"{('draft_model', *HEADS)}."
+                f"{('draft_model', *HEAD_METHODS)}."
             )
         tree = read_sizes(value) if name == "tree" else read_paths(value)
         object.__setattr__(self, name, tree if name == "tree" else to_text(tree))
@@ -399,7 +399,7 @@ def predicted(model: str, method: str | None) -> int | None:
     """
     kind = method or infer_method(model)
     key = "num_nextn_predict_layers" if kind.endswith("mtp") else "n_predict"
-    value = draft_facts(model).get(key) if kind.endswith(HEADS) else None
+    value = draft_facts(model).get(key) if kind.endswith(HEAD_METHODS) else None
     return value if isinstance(value, int) and value > 0 else None
 
 

@@ -16,7 +16,8 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 if TYPE_CHECKING:
-    Real = Scalar = Any
+    Real = Any
+    Scalar = Any
 else:
     Scalar = float | int | np.number  # one number
     Real = ArrayLike | Sequence  # a number, a list of numbers or an array

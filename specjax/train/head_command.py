@@ -7,13 +7,14 @@ from typing import Annotated
 import typer
 
 from specjax.bundled import resolve
+from specjax.config import HEAD_METHODS
 from specjax.train.features import SourceConfig, open_shards, write_shards
-from specjax.train.head_options import KINDS, HeadTrainConfig, taps_of
+from specjax.train.head_options import HeadTrainConfig, taps_of
 from specjax.train.heads import train_head
 from specjax.train.interrupt import until_interrupted
 from specjax.weights.hf_config import read_config
 
-COMMANDS = {"mlp" if kind == "mlp_speculator" else kind: kind for kind in KINDS}
+COMMANDS = {"mlp" if kind == "mlp_speculator" else kind: kind for kind in HEAD_METHODS}
 
 Target = Annotated[str, typer.Option(help="Hugging Face folder of the target.")]
 Batch = Annotated[int, typer.Option(help="Sequences per step, and per shard.")]
@@ -64,7 +65,7 @@ def shards(
 def all_taps(target: str) -> tuple[int, ...]:
     """Return the layers that any kind of head taps."""
     facts, _ = read_config(resolve(target), dtype="float32")
-    return tuple(sorted({layer for kind in KINDS for layer in taps_of(kind, facts)}))
+    return tuple(sorted({layer for kind in HEAD_METHODS for layer in taps_of(kind, facts)}))
 
 
 def head_command(kind: str) -> Callable:

@@ -3,12 +3,11 @@
 import dataclasses
 from dataclasses import dataclass, field
 
-from specjax.config import FeatureConfig, MedusaConfig, ModelConfig, SpeculatorConfig
+from specjax.config import HEAD_METHODS, FeatureConfig, MedusaConfig, ModelConfig, SpeculatorConfig
 from specjax.models.build import HeadConfig
 from specjax.train.features import SourceConfig
 from specjax.train.options import RunConfig
 
-KINDS = ("eagle", "eagle3", "mtp", "medusa", "mlp_speculator")
 LOSSES = ("kl", "cross_entropy", "tv", "feature")
 
 
@@ -34,8 +33,10 @@ class HeadTrainConfig(RunConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.kind not in KINDS:
-            raise ValueError(f"unknown kind of head {self.kind!r}: use one of {', '.join(KINDS)}")
+        if self.kind not in HEAD_METHODS:
+            raise ValueError(
+                f"unknown kind of head {self.kind!r}: use one of {', '.join(HEAD_METHODS)}"
+            )
         for name, weight in self.losses.items():
             if name not in LOSSES:
                 raise ValueError(f"unknown loss {name!r}: use one of {', '.join(LOSSES)}")

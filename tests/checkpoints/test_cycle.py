@@ -27,7 +27,7 @@ ARCHITECTURES = {  # name: (architecture, model_type, layers, tensors)
     "medusa_original": ("MedusaModel", "medusa", 1, 9),
     "mimo": ("MiMoForCausalLM", "qwen2", 3, 55),
     "deepseek": ("DeepseekV3ForCausalLM", "deepseek_v3", 2, 45),
-    "deepseek_experts": ("DeepseekV3ForCausalLM", "deepseek_v3", 2, 99),
+    "deepseek_experts": ("DeepseekV3ForCausalLM", "deepseek_v3", 2, 97),
 }
 TENSORS = [  # checkpoint, name, shape
     ("target", "model.layers.7.self_attn.k_norm.weight", (32,)),

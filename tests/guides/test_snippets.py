@@ -11,7 +11,7 @@ import pytest
 from specjax import LLM, SamplingParams
 from tests.checkpoints.cycle import build
 from tests.checkpoints.language import HIDDEN
-from tests.weights.test_heads import write_speculator
+from tests.checkpoints.speculator import write_speculator
 
 GUIDES = Path(__file__).parents[3] / "shared" / "guides"
 PATHS = {  # the guides' name: ours, a tiny checkpoint
@@ -141,7 +141,7 @@ vllm serve /deepseek-ai/DeepSeek-V3.2-Exp-W8A8 \\
 def checkpoints(tmp_path_factory) -> dict[str, Path]:
     """Write the cycle language's checkpoints and an MLP speculator for its target."""
     folder = tmp_path_factory.mktemp("cycle")
-    speculator, _ = write_speculator(folder / "speculator", tied=True, scale_input=True)
+    speculator = write_speculator(folder / "speculator", tied=True, scale_input=True)
     return build(folder) | {"speculator": speculator}
 
 

@@ -101,9 +101,10 @@ step = jax.jit(decode.step, static_argnums=0)
 init_state = jax.jit(decode.init_state, static_argnums=0)
 
 
-def with_head(name: str, tree: Tree | int = K) -> Drafter:
-    """Build the drafter of a head."""
-    config, method = HEADS[name]
+def with_head(name: str, tree: Tree | int = K, method: str | None = None) -> Drafter:
+    """Build the drafter of a head; ``method`` is how it draws, if not as in ``HEADS``."""
+    config, usual = HEADS[name]
+    method = method or usual
     if isinstance(config, FeatureConfig):
         return feature(build_feature_head(config), tree, method)
     return staged(build_stages(config), tree, method)

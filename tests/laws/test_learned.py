@@ -16,7 +16,7 @@ from specjax.verify.rejection import rejection
 from tests.laws import harness as h
 
 RULES = dict(zip(h.HEADS, [rejection, block] * len(h.HEADS), strict=False))
-DRAWING = {name: h.chain_of(config, "probabilistic") for name, (config, _) in h.HEADS.items()}
+DRAWING = {name: h.with_head(name, method="probabilistic") for name in h.HEADS}
 MANY = 4096
 
 

@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from specjax.bench.serve import open_specjax
 from specjax.bundled import BUNDLED, prompts
+from specjax.launch import open_specjax
 from specjax.oracle.ask import PLUGIN
 from specjax.oracle.environment import OracleMissing, interpreter
 
@@ -32,7 +32,7 @@ def vllm():
 @pytest.fixture(scope="module")
 def url():
     given = ("--speculative-config", json.dumps(CONFIG), "--max-model-len", "512")
-    with open_specjax("bundled", [*given, "--max-num-seqs", "8"], print) as address:
+    with open_specjax("bundled", [*given, "--max-num-seqs", "8"]) as address:
         yield address
 
 

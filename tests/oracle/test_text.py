@@ -32,7 +32,8 @@ SPECULATIVE = [name for name, config in CONFIGS.items() if config]
 @functools.cache
 def ours(method: str):
     """Complete the prompts with specjax; return the engine too."""
-    llm = LLM("bundled", speculative_config=CONFIGS[method], max_model_len=MAX_MODEL_LEN)
+    options = {"max_model_len": MAX_MODEL_LEN, "max_num_seqs": 8}
+    llm = LLM("bundled", speculative_config=CONFIGS[method], **options)
     outputs = llm.generate(read(), SamplingParams(**GREEDY), use_tqdm=False)
     return llm, outputs
 

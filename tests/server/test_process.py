@@ -40,6 +40,9 @@ def process(*command: str, uds: str | None = None, **environment: str):
         while True:
             assert running.poll() is None, running.stderr.read()
             assert time.monotonic() < until
+            if uds and not listens(uds):  # httpx forgets to close what cannot connect
+                time.sleep(0.1)
+                continue
             try:
                 if client.get("/health").status_code == 200:
                     break
@@ -51,6 +54,16 @@ def process(*command: str, uds: str | None = None, **environment: str):
         running.kill()
         running.wait()
         running.stderr.close()
+
+
+def listens(path: str) -> bool:
+    """Tell whether anybody accepts connections at a unix socket."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+        return True
 
 
 def streamed(client: httpx.Client, after_first, **body) -> str:
@@ -68,12 +81,12 @@ def streamed(client: httpx.Client, after_first, **body) -> str:
 def test_the_guides_words_start_it_and_a_signal_drains_it(pair):
     """The legacy guide's command line, with only names changed; flags are translated."""
     words = "--seed 42 -tp 1 --use-v2-block-manager --num_speculative_tokens 5 "
-    words += "--gpu_memory_utilization 0.8 --max-model-len 512 --max-num-seqs 2"
+    words += "--gpu_memory_utilization 0.8 --max-model-len 256 --max-num-seqs 2"
     models = ["--model", pair.target, "--speculative_model", pair.draft]
     with process("specjax.server", *models, *words.split()) as (server, client):
         (known,) = client.get("/v1/models").json()["data"]
         assert known["id"] == pair.target
-        asked = {"prompt": [7, 8, 9], "max_tokens": 400, "temperature": 0, "ignore_eos": True}
+        asked = {"prompt": [7, 8, 9], "max_tokens": 250, "temperature": 0, "ignore_eos": True}
         whole = client.post("/v1/completions", json=asked).json()
         assert whole["metrics"]["speculative_decoding"]["num_spec_tokens"] == 5
         text = streamed(client, lambda: server.send_signal(signal.SIGTERM), **asked)
@@ -89,7 +102,7 @@ def test_the_guides_words_start_it_and_a_signal_drains_it(pair):
 
 def test_two_signals_stop_it_and_only_its_owner_may_reach_its_socket(pair, tmp_path):
     socket_file = tmp_path / "socket"
-    words = ("serve", pair.target, "--max-model-len", "512", "--max-num-seqs", "2")
+    words = ("serve", pair.target, "--max-model-len", "256", "--max-num-seqs", "1")
     words += ("--served-model-name", "tiny")
     with process("specjax", *words, uds=str(socket_file), SPECJAX_API_KEY="sesame") as (
         server,
@@ -105,7 +118,7 @@ def test_two_signals_stop_it_and_only_its_owner_may_reach_its_socket(pair, tmp_p
             time.sleep(0.3)
             server.send_signal(signal.SIGTERM)
 
-        body = {"prompt": [7, 8], "n": 200, "max_tokens": 500, "ignore_eos": True}
+        body = {"prompt": [7, 8], "n": 200, "max_tokens": 250, "ignore_eos": True}
         with pytest.raises(httpx.TransportError):
             streamed(client, stop, **body)
         assert server.wait(PATIENCE) == 128 + signal.SIGTERM

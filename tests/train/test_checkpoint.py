@@ -27,16 +27,16 @@ from specjax.weights.save import save_model
 
 CHILD = """
 import sys, time
-from specjax.train import lm
+from specjax.train import checkpoint, lm
 from specjax.train.options import TrainConfig
 
-save = lm.checkpoint.save
+save = checkpoint.save
 def slow_save(manager, state, loss):  # time enough to be killed right after a checkpoint
     save(manager, state, loss)
     print("saved", int(state.step), flush=True)
     time.sleep(0.5)
 
-lm.checkpoint.save = slow_save
+checkpoint.save = slow_save
 lm.train_lm(TrainConfig(**eval(sys.argv[1])))
 """
 
@@ -130,7 +130,7 @@ def test_the_last_two_checkpoints_and_the_best_stay(tiny, tmp_path):
 
 def test_the_best_weights_are_exported_not_the_last(tiny, tmp_path, monkeypatch):
     losses = iter([5.0, 1.0, 2.0, 3.0])  # after 3, 6, 9 and 12 steps
-    monkeypatch.setattr(lm, "held_out_loss", lambda work, params: next(losses))
+    monkeypatch.setattr(lm, "held_out_loss", lambda measure, batches, params: next(losses))
     trained = train_lm(dataclasses.replace(tiny, out=str(tmp_path)))
     assert (trained.step, trained.held_out_loss) == (6, 1.0)
     facts, _ = read_config(trained.folder, dtype="float32")
