@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 from jax.extend import core
 from torch import fx
@@ -195,13 +196,24 @@ class Lowering:
         arguments = [self.argument(i, var.aval) for i, var in enumerate(closed.jaxpr.invars)]
         constants = [known(const) for const in closed.consts]
         results = self.run(closed.jaxpr, constants, arguments, [True] * len(arguments))
-        outputs = [self.on_device(value) for value in results]
+        outputs = [self.result(value) for value in results]
         self.tracer.create_node("output", "output", (self.tracer.create_arg(outputs),), {})
-        graph = self.tracer.graph
+        graph, root = self.tracer.graph, self.tracer.root
+        for name, value in vars(root).copy().items():
+            if isinstance(value, torch.Tensor):  # parts of others, and broadcast ones, are not saved
+                setattr(root, name, value.clone(memory_format=torch.contiguous_format))
         graph.eliminate_dead_code()
         self.order_placeholders()
         graph.lint()
-        return graph, self.tracer.root, self.make_noise()
+        return graph, root, self.make_noise()
+
+    def result(self, value: Value):
+        """Return a value as an output; ``torch.export`` cannot save an empty constant."""
+        output = self.on_device(value)
+        if not isinstance(output, torch.Tensor) or output.numel():
+            return output
+        shape, options = list(output.shape), {"dtype": output.dtype, "device": output.device}
+        return self.tracer.create_proxy("call_function", aten.zeros.default, (shape,), options)
 
     def argument(self, i: int, aval) -> Value:
         """Make the value of flat argument i."""
@@ -277,7 +289,9 @@ class Lowering:
         mine = scope.mine(eqn)
         seam = eqn.params.get("name") if name in INLINE else None
         on_host = all(value.host is not None for value in values)
-        if on_host and any(value.device is None for value in values):
+        if eqn.outvars and not any(variable.aval.size for variable in eqn.outvars):  # no layer taps
+            results = [known(np.zeros(v.aval.shape, v.aval.dtype)) for v in eqn.outvars]
+        elif on_host and any(value.device is None for value in values):
             results = [Value(None, host) for host in put_off(eqn, values)]
         elif seam in self.plan or name in self.plan:
             results = self.fuse(scope, eqn, seam or name, values, mine)

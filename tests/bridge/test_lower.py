@@ -1,5 +1,7 @@
 """Law 7: lowered equals jitted. Integers exactly, float32 within 1e-5, bfloat16 against truth."""
 
+import io
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,7 @@ import torch
 
 from npu_bridge.certificate import compare, half_precision
 from npu_bridge.lower import lower
-from npu_bridge.parts import RULES, Sizes, on_device, part
+from npu_bridge.parts import RULES, Sizes, on_device, part, save
 from npu_bridge.plans import PLANS
 from npu_bridge.rules import Refused
 from npu_bridge.tensors import to_torch
@@ -216,6 +218,21 @@ def test_a_rule_computes_what_its_primitive_does(name):
             np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-6)
         else:
             np.testing.assert_array_equal(theirs, ours)
+
+
+@pytest.mark.parametrize("what", ["forward", "judge"])
+def test_a_program_is_saved_and_loaded(what):
+    """Also where no layer is tapped: torch saves no constant without elements."""
+    config = CONFIGS["qwen3"]
+    one, file = part(what, config, Sizes(1, 3, 16, 16), weights=weights(config)), io.BytesIO()
+    program = one.lower(plan="torch")
+    save(program, one, file)
+    file.seek(0)
+    loaded, operands = torch.export.load(file).module(), on_device(one.args, "torch")
+    wanted = jax.tree.leaves(program(*on_device(one.args, "torch")))
+    made = loaded(*program.operands(jax.tree.leaves(operands)))
+    for ours, theirs in zip(wanted, made, strict=True):
+        torch.testing.assert_close(theirs, ours, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("plan", ["torch", "npu", "npu-paged"])
