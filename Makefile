@@ -2,6 +2,7 @@
 #   make demo    complete Python code with the bundled model, plainly and with drafters
 #   make test    the test suite           make lint    ruff and pyright
 #   make oracle  compare with a real vLLM, in its own environment (3.5 GB, made once)
+#   make bridge-npu  npu_bridge against the real torch_npu wheel, without a device (45 MB)
 #   make bench   the short benchmarks     make readme  rewrites README's tables and picture
 #   make soak    a server under load for ten minutes: its memory must stay flat
 
@@ -14,7 +15,7 @@ PYTHON ?= $(shell for p in $(PYTHONS); do \
   done)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint bench soak readme oracle oracle-record
+.PHONY: demo test lint bench soak readme oracle oracle-record bridge-npu
 
 demo: $(VENV)/.base
 	$(BIN)/specjax demo
@@ -33,6 +34,17 @@ oracle oracle-record: $(VENV)/.dev
 	set -o pipefail; $(BIN)/python -m pytest -m oracle --numprocesses auto --dist loadfile \
 	  --durations 5 --table README.md $(RECORD) tests/oracle 2>&1 | tee tests/oracle/last.log
 oracle-record: RECORD := --record
+
+# torch_npu would break every `import torch` of an environment it is installed in, where there is
+# no CANN: it lies in a folder of its own, which only these tests have on their path.
+NPU := .venv-npu
+bridge-npu: $(VENV)/.dev $(NPU)/.ready
+	set -o pipefail; TORCH_DEVICE_BACKEND_AUTOLOAD=0 SPECJAX_BRIDGE_NPU=1 PYTHONPATH=$(NPU) \
+	  $(BIN)/python -m pytest -m 'npu_wheel or npu' -rs -v tests/npu 2>&1 | tee tests/npu/last.log
+
+$(NPU)/.ready: pyproject.toml | $(BIN)/python
+	$(PIP) install --upgrade --target $(NPU) --no-deps torch-npu==2.13.0 pyyaml
+	touch $@
 
 bench: $(VENV)/.dev
 	$(BIN)/specjax bench

@@ -180,20 +180,45 @@ def truncate(logits: Float[Array, "B N V"], sampling: Sampling) -> Float[Array, 
     Finds each threshold by bisection over the 2^30 bit patterns of floats in [0, 1], which
     order as the floats do: exact, and no sort. Ties at a threshold all stay.
     """
-    if sampling.top_k is None and sampling.top_p is None and sampling.min_p is None:
+    top_k, top_p, min_p = sampling.top_k, sampling.top_p, sampling.min_p
+    if top_k is None and top_p is None and min_p is None:
         return logits
-    temperature = jnp.maximum(sampling.temperature, 1e-5)[:, None, None]
+    if top_k is not None and top_p is not None and min_p is None:
+        return top_k_top_p(logits, sampling.temperature, top_k, top_p)
+    return cut_off(logits, sampling.temperature, top_k, top_p, min_p)
+
+
+@jax.jit
+def top_k_top_p(
+    logits: Float[Array, "B N V"],
+    temperature: Float[Array, "B"],
+    top_k: Int[Array, "B"],
+    top_p: Float[Array, "B"],
+) -> Float[Array, "B N V"]:
+    """Truncate by top-k, then top-p: a seam, for which a backend may have a kernel."""
+    return cut_off(logits, temperature, top_k, top_p, None)
+
+
+def cut_off(
+    logits: Float[Array, "B N V"],
+    temperature: Float[Array, "B"],
+    top_k: Int[Array, "B"] | None,
+    top_p: Float[Array, "B"] | None,
+    min_p: Float[Array, "B"] | None,
+) -> Float[Array, "B N V"]:
+    """Truncate by whatever is given, in vLLM's order: min-p, top-k, top-p."""
+    temperature = jnp.maximum(temperature, 1e-5)[:, None, None]
     weights = jnp.exp((logits - logits.max(axis=-1, keepdims=True)) / temperature)
-    if sampling.min_p is not None:
-        weights = jnp.where(weights >= sampling.min_p[:, None, None], weights, 0.0)
-    if sampling.top_k is not None:
+    if min_p is not None:
+        weights = jnp.where(weights >= min_p[:, None, None], weights, 0.0)
+    if top_k is not None:
         ones = jnp.ones_like(weights)
-        goal = jnp.minimum(sampling.top_k, logits.shape[-1]).astype(jnp.float32)[:, None]
+        goal = jnp.minimum(top_k, logits.shape[-1]).astype(jnp.float32)[:, None]
         weights = jnp.where(weights >= threshold(weights, ones, goal), weights, 0.0)
-    if sampling.top_p is not None:
-        top_p = sampling.top_p[:, None]
-        kept = weights >= threshold(weights, weights, top_p * weights.sum(axis=-1))
-        weights = jnp.where(kept | (top_p >= 1)[:, :, None], weights, 0.0)
+    if top_p is not None:
+        share = top_p[:, None]
+        kept = weights >= threshold(weights, weights, share * weights.sum(axis=-1))
+        weights = jnp.where(kept | (share >= 1)[:, :, None], weights, 0.0)
     return jnp.where(weights > 0, logits, FORBIDDEN)
 
 
@@ -204,7 +229,7 @@ def threshold(
 
     def halve(_, bounds):
         low, high = bounds
-        middle = low + (high - low) // 2
+        middle = low + jax.lax.div(high - low, 2)  # ">> 1" in one operation
         bar = jax.lax.bitcast_convert_type(middle, jnp.float32)[:, :, None]
         reached = jnp.where(weights >= bar, mass, 0.0).sum(axis=-1) >= goal
         return jnp.where(reached, middle, low), jnp.where(reached, high, middle)

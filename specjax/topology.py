@@ -1,5 +1,8 @@
 """Trees as arrays: from parents to depths, ancestors and attention masks."""
 
+import functools
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
@@ -46,12 +49,14 @@ def place(
     return cache_lengths[:, None] + depths(visible), visible
 
 
+@functools.partial(jax.jit, static_argnames="window")
 def attention_mask(
     lengths: Int[Array, "B"], visible: Bool[Array, "B1 N M"], window: int
 ) -> Bool[Array, "B N W"]:
     """Mark the cache slots each node sees: everything below lengths, then its ancestors.
 
-    Column m of ``visible`` is slot ``lengths + m``.
+    Column m of ``visible`` is slot ``lengths + m``. Under ``jax.jit`` by itself like the seams
+    of ``ops``: a backend that knows a chain's mask by its name need not build it.
     """
     batch, (_, nodes, columns) = lengths.shape[0], visible.shape
     column = jnp.arange(window)[None] - lengths[:, None]

@@ -61,7 +61,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def test_there_are_notebooks():
-    assert {path.stem[:2] for path in NOTEBOOKS} == {f"{number:02}" for number in range(1, 11)}
+    assert {path.stem[:2] for path in NOTEBOOKS} == {f"{number:02}" for number in range(1, 12)}
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

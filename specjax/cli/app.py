@@ -21,6 +21,7 @@ from specjax.cli.engine_options import EngineCommand, with_engine_options
 from specjax.cli.errors import DEBUG, plainly
 from specjax.cli.explain import explain
 from specjax.cli.extract import extract
+from specjax.cli.lower import certify, lower
 from specjax.cli.oracle import oracle
 from specjax.cli.serve import serve
 from specjax.cli.theory import theory
@@ -41,6 +42,8 @@ app.add_typer(oracle, name="oracle")
 app.add_typer(theory, name="theory")
 app.command()(explain)
 app.command()(extract)
+app.command()(lower)
+app.command()(certify)
 app.command(cls=EngineCommand)(serve)
 
 

@@ -197,3 +197,18 @@ def theory(json_file: Json = None, reps: Reps = 5) -> None:
 
     enable_compile_cache()
     bench_theory(json_file, reps=reps)
+
+
+@bench.command()
+@plainly
+def bridge(
+    json_file: Json = None,
+    reps: Reps = 15,
+    compiled: Annotated[bool, typer.Option(help="Time torch.compile too.")] = True,
+) -> None:
+    """Time npu_bridge's rounds on this CPU, against the jitted ones (two minutes)."""
+    from specjax.bench.bridge import bench_bridge
+    from specjax.compile_cache import enable_compile_cache
+
+    enable_compile_cache()
+    bench_bridge(json_file, reps=reps, compiled=compiled)

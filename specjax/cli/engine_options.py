@@ -75,7 +75,7 @@ def gather(
     tokenizer: Annotated[str | None, typer.Option(help="Another tokenizer's folder.")] = None,
     max_model_len: int | None = None,
     max_num_seqs: Annotated[int, typer.Option(help="Requests side by side.")] = 8,
-    device: Annotated[str, typer.Option(help="auto, cpu, gpu or tpu.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, gpu, tpu, npu or torch-cpu.")] = "auto",
     tensor_parallel_size: Annotated[
         int, typer.Option("--tensor-parallel-size", "-tp", help="Devices that share the weights.")
     ] = 1,

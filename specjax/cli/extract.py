@@ -53,7 +53,7 @@ def extract(
 
     prompts = read_prompts([], prompt_file)
     check_model(model)
-    dtype = choose_dtype(dtype, choose_devices(device, tensor_parallel_size))
+    dtype = choose_dtype(dtype, choose_devices(device, tensor_parallel_size), device)
     target = describe(model, dtype, max_model_len)
     depth = target.config.num_layers
     wanted = usual_taps(depth) if layers is None else parse_layers(layers)

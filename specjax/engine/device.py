@@ -1,14 +1,20 @@
-"""Choose where the weights live: one device, or several that share them."""
+"""Choose where the weights live: one device, several that share them, or a torch device.
+
+The only file that reaches npu_bridge, and it does so when it is asked to.
+"""
 
 import math
+from types import ModuleType
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from specjax.config import ModelConfig
-from specjax.types import PyTree
+from specjax.engine.driver import XLA, Driver
+from specjax.types import Params, PyTree
 
+BRIDGED = ("npu", "torch-cpu")
 SPLIT_OUTPUTS = (  # column parallel
     *("q_proj", "k_proj", "v_proj", "q_b_proj", "kv_b_proj", "gate_proj", "up_proj"),
 )
@@ -18,14 +24,20 @@ SPLIT_INPUTS = ("o_proj", "down_proj")  # row parallel: XLA adds the all-reduce
 def choose_devices(device: str, tensor_parallel_size: int) -> Mesh:
     """Return a mesh of ``tensor_parallel_size`` devices of a jax platform.
 
+    For a torch device it is the host's CPU, where weights are read.
+
     Raises ValueError naming the remedy for a platform or a number that is not there.
     """
-    if device == "npu":
-        raise ValueError(
-            "device='npu' is not in this version of specjax: use 'auto', 'cpu', 'gpu' or 'tpu'."
-        )
+    if device in BRIDGED:
+        bridge().open_device(device)
+        if tensor_parallel_size != 1:
+            raise ValueError(
+                f"tensor_parallel_size={tensor_parallel_size} needs a jax platform: with device="
+                f"{device!r} use tensor_parallel_size=1."
+            )
+    platform = "cpu" if device in BRIDGED else device
     try:
-        found = jax.devices(None if device == "auto" else device)
+        found = jax.devices(None if platform == "auto" else platform)
     except RuntimeError:
         raise ValueError(
             f"device {device!r} is not available: jax sees "
@@ -41,9 +53,33 @@ def choose_devices(device: str, tensor_parallel_size: int) -> Mesh:
     return Mesh(np.array(found[:tensor_parallel_size]), ("tensor",))
 
 
-def choose_dtype(dtype: str, mesh: Mesh) -> str:
+def bridge() -> ModuleType:
+    """Import npu_bridge. Raises ValueError with the remedy where torch is not installed."""
+    try:
+        import npu_bridge
+    except ModuleNotFoundError as missing:
+        raise ValueError(
+            f"npu_bridge ({', '.join(map(repr, BRIDGED))}) needs {missing.name}: "
+            "pip install 'specjax[bridge]'."
+        ) from None
+    return npu_bridge
+
+
+def choose_driver(device: str, params: Params, *, host_drafter: bool) -> tuple[Driver, Params]:
+    """Return who runs the loop's rounds, and the weights where it wants them."""
+    if device not in BRIDGED:
+        return XLA, params
+    executor = bridge().Executor(device, host_drafter)
+    driver = Driver(
+        executor.init_state, executor.place, executor.prefill, executor.generate,
+        executor.admit, executor.leave, executor.select,
+    )  # fmt: skip
+    return driver, executor.place_params(params)
+
+
+def choose_dtype(dtype: str, mesh: Mesh, device: str = "auto") -> str:
     """Return the dtype to compute in: "auto" is float32 on CPUs, elsewhere the checkpoint's."""
-    on_cpu = mesh.devices.flat[0].platform == "cpu"
+    on_cpu = mesh.devices.flat[0].platform == "cpu" and device != "npu"
     return "float32" if dtype == "auto" and on_cpu else dtype
 
 

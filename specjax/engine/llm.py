@@ -21,7 +21,7 @@ from specjax.engine.build import (
 )
 from specjax.engine.connector import read_connector, transfer_params
 from specjax.engine.corpus import follow
-from specjax.engine.device import check_divisible, choose_devices, choose_dtype
+from specjax.engine.device import check_divisible, choose_devices, choose_driver, choose_dtype
 from specjax.engine.intake import Prompt
 from specjax.engine.legacy import accept_engine_only, translate_legacy
 from specjax.engine.outputs import RequestOutput
@@ -52,7 +52,8 @@ class LLM:
         max_num_seqs: how many requests run side by side.
         seed: makes requests without a seed of their own reproducible.
         tensor_parallel_size: devices that share the weights.
-        device: "auto", or a jax platform: "cpu", "gpu", "tpu".
+        device: "auto", or a jax platform: "cpu", "gpu", "tpu"; or, by npu_bridge, "npu" (Ascend)
+            or "torch-cpu" (the same program in torch, on the CPU).
         kv_transfer_config: where method "extract_hidden_states" saves; each output's
             ``kv_transfer_params["hidden_states_path"]`` then names a file.
 
@@ -95,7 +96,7 @@ class LLM:
             None if given is None else SpeculativeConfig.from_dict(given, resolve(model))
         )
         self.connector = read_connector(kv_transfer_config, self.speculative_config)
-        dtype = choose_dtype(dtype, mesh)
+        dtype = choose_dtype(dtype, mesh, device)
         target, draft = self._describe(model, tokenizer, dtype, max_model_len)
         for described in (target, draft):
             if isinstance(described, Model):
@@ -128,7 +129,9 @@ class LLM:
         self.engine = build_engine(target, draft, self.speculative_config)
         self.schedule = build_schedule(self.engine, draft, self.speculative_config)
         self.corpus = build_corpus(self.speculative_config, target.tokenizer)
-        self.params = load(target, draft, mesh)
+        self.driver, self.params = choose_driver(
+            device, load(target, draft, mesh), host_drafter=draft is None and not self.connector
+        )
         self.counters = SpecDecodeCounters.zeros(self.engine.drafter.depth)
         self.num_requests = 0
 
@@ -306,6 +309,7 @@ class LLM:
             schedule=self.schedule,
             export=None if self.connector is None else partial(self.connector.save, number),
             max_rounds=max_rounds,
+            driver=self.driver,
         ):
             if progress.finish_reason is not None:
                 self.counters = self.counters.add(*steps(progress))

@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from specjax import cache, decode
 from specjax.engine import rows
+from specjax.engine.driver import XLA, Driver
 from specjax.engine.plan import Level, Plan, fitted, next_chunk
 from specjax.engine.rounds import Progress
 from specjax.engine.rows import Request
@@ -20,13 +20,7 @@ from specjax.engine.scheduler import Scheduler
 from specjax.sampling import Sampling
 from specjax.types import Engine, Params, State, Text
 
-init_state = jax.jit(decode.init_state, static_argnums=0)
 idle = jax.jit(rows.idle, static_argnums=(0, 1, 2))
-prefill = jax.jit(decode.prefill, static_argnums=(0, 4), donate_argnums=2)
-generate = jax.jit(decode.generate, static_argnums=(0, 5), donate_argnums=2)
-admit = jax.jit(cache.admit, donate_argnums=0)
-leave = jax.jit(cache.leave, donate_argnums=0)
-select = jax.jit(cache.select)
 
 Watch = Callable[[Progress], int | None]  # how many output tokens to keep, if it should stop
 Learn = Callable[[Progress | None], Any]  # what the drafter's parameters are now
@@ -71,6 +65,7 @@ class Loop:
         alternate: read one chunk of a prompt, then run a round, so that rows that run never
             wait for more than one chunk. Otherwise all prompts come first that have a slot.
         scheduler: whose queue to serve.
+        driver: who runs the programs; ``params`` lie where it wants them.
     """
 
     def __init__(
@@ -85,12 +80,11 @@ class Loop:
         export: Export | None = None,
         alternate: bool = False,
         scheduler: Scheduler | None = None,
+        driver: Driver = XLA,
     ):
-        self.engine, self.params, self.plan = engine, params, plan
+        self.engine, self.params, self.plan, self.driver = engine, params, plan, driver
         self.schedule = tuple(schedule) or (engine,)
         self.scheduler = Scheduler(plan.sizes) if scheduler is None else scheduler
-        where = jax.tree.leaves(params.target)[0].sharding
-        self._where = where if where.num_devices == 1 else None  # several: XLA chooses
         self.state: State | None = None
         self.level = plan.levels[0]
         self._watch, self._learn, self._export = watch, learn, export
@@ -122,7 +116,7 @@ class Loop:
         scored, length = request.params.prompt_logprobs is not None, len(request.prompt)
         chunk = next_chunk(length - start, plan.scored_chunks if scored else plan.chunks)
         engine = self.reader(plan.window(start + chunk + 1), scored)
-        row, info, prompt = prefill(engine, self._taught(), row, start, chunk)
+        row, info, prompt = self.driver.prefill(engine, self._taught(), row, start, chunk)
         if prompt is not None:
             ids, values, ranks = jax.device_get(prompt)
             real = min(chunk, length - 1 - start)
@@ -145,7 +139,7 @@ class Loop:
         live, plan = self.scheduler.live, self.plan
         engine = self.decoder(len(live), self._window(), self.level)
         most = min(max_rounds or plan.history, plan.history)
-        state, infos, rounds = generate(
+        state, infos, rounds = self.driver.generate(
             engine, self._taught(), self.state, most, self._fewest(), plan.history
         )
         self.state = state
@@ -161,17 +155,14 @@ class Loop:
         return [progress for _, progress in grown]
 
     def begin(self, text: Text, sampling: Sampling, keys: jax.Array) -> State:
-        """Allocate a state, placed like all that follow from it: else it compiles anew."""
-        return jax.device_put(
-            init_state(self.engine, self.params, text, sampling, keys), self._where
-        )
+        """Allocate a state."""
+        return self.driver.init_state(self.engine, self.params, text, sampling, keys)
 
     def stack(self, requests: Sequence[Request], level: Level) -> Sampling:
         """Lay the sampling parameters of a batch out, one row for each request."""
         each = [jax.device_get(rows.sampling_row(request, level.layout)) for request in requests]
-        return jax.device_put(
-            jax.tree.map(lambda *leaves: np.concatenate(leaves), *each), self._where
-        )
+        stacked = jax.tree.map(lambda *leaves: np.concatenate(leaves), *each)
+        return self.driver.place(self.params, stacked)
 
     def reader(self, window: int, scored: bool) -> Engine:
         """Return what reads prompts."""
@@ -239,7 +230,7 @@ class Loop:
             self._row = None
         slot = self.scheduler.remove(progress)
         if slot is not None and self.state is not None:
-            self.state = leave(self.state, slot)
+            self.state = self.driver.leave(self.state, slot)
             self._lay_out(self.plan.level([one.request for one in self.scheduler.live.values()]))
 
     def _admit(self, progress: Progress, row: State) -> None:
@@ -255,7 +246,7 @@ class Loop:
             self._resize(scheduler.larger())
         if self.level != plan.reading:
             row = row._replace(sampling=self.stack([progress.request], self.level))
-        self.state = admit(self.state, scheduler.place(), row)
+        self.state = self.driver.admit(self.state, scheduler.place(), row)
 
     def _lay_out(self, level: Level) -> None:
         """Give the batch what its rows ask for, no more."""
@@ -284,4 +275,4 @@ class Loop:
         kept = self.scheduler.resize(size)
         slots = np.zeros(size, np.int32)
         slots[: len(kept)] = kept
-        self.state, self._calm = select(self.state, slots, len(kept)), 0
+        self.state, self._calm = self.driver.select(self.state, slots, len(kept)), 0

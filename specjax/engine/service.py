@@ -79,6 +79,7 @@ class Service:
             export=None if llm.connector is None else partial(llm.connector.save, 0),
             alternate=True,
             scheduler=self._scheduler,
+            driver=llm.driver,
         )
         self._jobs: dict[Progress, Job] = {}
         self._aborted: list[Progress] = []

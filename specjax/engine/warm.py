@@ -9,10 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax.engine import loop as programs
 from specjax.engine import rows
 from specjax.engine.corpus import Corpus
-from specjax.engine.loop import Loop
+from specjax.engine.loop import Loop, idle
 from specjax.engine.plan import Level, Plan, next_chunk
 from specjax.engine.rows import NOBODY
 from specjax.types import IDLE, Engine, State
@@ -42,7 +41,7 @@ def reading(loop: Loop) -> Iterator[Work]:
             engine = loop.reader(window, scored)
 
             def read(engine=engine, chunk=chunk):
-                return programs.prefill(engine, loop.params, new_row(loop), 0, chunk)
+                return loop.driver.prefill(engine, loop.params, new_row(loop), 0, chunk)
 
             yield read
 
@@ -65,23 +64,23 @@ def rounds(loop: Loop, level: Level) -> Iterator[Work]:
 
     The state is passed on from one to the next: it is donated.
     """
-    plan, sizes = loop.plan, loop.plan.sizes
+    plan, sizes, driver = loop.plan, loop.plan.sizes, loop.driver
     now: list[State] = []  # one, once there is one
 
     def begin(size: int) -> State:
         if not now:
-            now.append(loop.begin(*programs.idle(size, level.layout, plan.capacity)))
+            now.append(loop.begin(*idle(size, level.layout, plan.capacity)))
         else:
             (fewer,) = now
-            now[0] = programs.select(fewer, np.zeros(size, np.int32), 0)
-            programs.select(now[0], np.zeros(len(fewer.text.reason), np.int32), 0)
+            now[0] = driver.select(fewer, np.zeros(size, np.int32), 0)
+            driver.select(now[0], np.zeros(len(fewer.text.reason), np.int32), 0)
         row = new_row(loop)._replace(sampling=loop.stack([NOBODY], level))
-        state = programs.leave(programs.admit(now[0], 0, row), 0)
+        state = driver.leave(driver.admit(now[0], 0, row), 0)
         now[0] = state._replace(sampling=loop.stack([NOBODY] * size, level))
         return now[0]
 
     def run(engine: Engine):
-        now[0], *rest = programs.generate(engine, loop.params, now[0], 1, 1, plan.history)
+        now[0], *rest = driver.generate(engine, loop.params, now[0], 1, 1, plan.history)
         return rest
 
     for fewer, size in zip((0, *sizes), sizes, strict=False):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from specjax import LLM, SamplingParams
 from specjax.bundled import prompts
-from specjax.engine import loop
+from specjax.engine import driver
 
 PROMPTS = [entry["turns"][0] for entry in prompts()]
 DRAFT = {"model": "bundled:draft", "num_speculative_tokens": 4}
@@ -207,10 +207,10 @@ def test_no_new_program_for_another_prompt_of_the_same_size(drafted):
     """Law 8 through the interface: other words, seeds and lengths in the same bucket."""
     llm = drafted["ngram"]
     llm.generate({"prompt_token_ids": [9] * 20}, SamplingParams(max_tokens=20, seed=0))
-    before = (loop.prefill._cache_size(), loop.generate._cache_size())
+    before = (driver.prefill._cache_size(), driver.generate._cache_size())
     for n in (17, 25, 30):
         llm.generate({"prompt_token_ids": [n] * n}, SamplingParams(max_tokens=40 - n, seed=n))
-    assert (loop.prefill._cache_size(), loop.generate._cache_size()) == before
+    assert (driver.prefill._cache_size(), driver.generate._cache_size()) == before
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from specjax import LLM, SamplingParams
 from specjax.audit.statistics import ALPHA, p_value, sample_size
-from specjax.engine import loop, rows
+from specjax.engine import driver, rows
 
 K, NUM_TOKENS, CAPACITY = 2, 3, 64
 NUM_CELLS = 24  # about as many pairs of tokens are common enough to stand alone
@@ -63,13 +63,13 @@ def ours(case: str) -> tuple[list[int], list[Counter], float]:
     request = rows.Request(tuple(prompt), params, 0, limit, ())
     shape = rows.layout([request], llm.engine.target.vocab_size, K)
     engine, texts, drafted = llm.engine._replace(window=CAPACITY), [], 0
-    one = loop.init_state(engine, llm.params, *rows.row(request, shape, CAPACITY))
-    one, _, _ = loop.prefill(engine, llm.params, one, 0, len(prompt) - 1)
+    one = driver.init_state(engine, llm.params, *rows.row(request, shape, CAPACITY))
+    one, _, _ = driver.prefill(engine, llm.params, one, 0, len(prompt) - 1)
     for batch in range(-(-NUM_DRAWS // BATCH)):
         keys = jax.random.split(jax.random.key(batch), BATCH)
         state = jax.tree.map(lambda leaf: jnp.repeat(leaf, BATCH, axis=0), one)._replace(keys=keys)
-        state, _, _ = loop.prefill(engine, llm.params, state, len(prompt) - 1, 1)
-        state, infos, _ = loop.generate(engine, llm.params, state, 8, 1, 8)
+        state, _, _ = driver.prefill(engine, llm.params, state, len(prompt) - 1, 1)
+        state, infos, _ = driver.generate(engine, llm.params, state, 8, 1, 8)
         texts += state.text.tokens[:, len(prompt) : limit].tolist()
         drafted += int((infos.num_drafted[0] > 0).sum())
     return prompt, joints(texts[:NUM_DRAWS]), drafted / len(texts)
