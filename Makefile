@@ -56,6 +56,8 @@ readme: $(VENV)/.dev
 	$(BIN)/specjax demo --out docs/demo.png --readme README.md
 	$(BIN)/specjax audit rules --picture docs/rules.png --readme README.md
 	$(BIN)/specjax bench peers --json docs/peers.json --readme README.md
+	$(BIN)/specjax bench methods --readme README.md
+	$(BIN)/specjax ab replay docs/ab.jsonl --picture docs/ab.png --readme README.md
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "specjax needs Python 3.11 or newer: make PYTHON=/path/to/it"; exit 1; }

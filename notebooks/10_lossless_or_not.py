@@ -11,7 +11,7 @@
 # ---
 
 # %% [markdown]
-# # 10 · Lossless or not: the audit of a server
+# # 10 · Lossless or not: the audit of a server, and an A/B against vLLM
 #
 # **Question.** A server speculates. Does it still write what the model would have written alone?
 # You cannot read its kernels; you may only ask it for texts. How many, and what do they prove?
@@ -43,6 +43,10 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.stats import binom
 
+from specjax.ab.compare import by_load, by_prompt
+from specjax.ab.measures import tpot
+from specjax.ab.records import read_log
+from specjax.ab.report import find
 from specjax.audit import statistics as stats
 from specjax.audit import zoo
 from specjax.audit.cases import random_cases
@@ -50,6 +54,7 @@ from specjax.audit.exact import exact_law
 from specjax.audit.prefixes import texts
 from specjax.audit.server import judge
 from specjax.viz.findings import Found, audit_findings
+from specjax.viz.gains import Gain, gains
 
 # %% [markdown]
 # ## Two servers of one law
@@ -173,11 +178,12 @@ for keeper in BROKEN:
 # does not speculate, and once with the logprobs it gives its own texts. `judge` needs no server.
 
 # %%
-recordings = next(
-    root / "tests/oracle/recordings"
+repository = next(
+    root
     for root in (Path.cwd(), *Path.cwd().parents)
     if (root / "tests/oracle/recordings").is_dir()
 )
+recordings = repository / "tests/oracle/recordings"
 AGAINST = {"speculation": "a plain server", "logprobs": "its own logprobs"}
 for state in ("stock", "repaired"):
     for against, words in AGAINST.items():
@@ -204,6 +210,63 @@ axes.get_figure()
 # above it. And one of its prompts passes, for memory may hold the right number by accident: ask
 # several.
 #
+# ## Lossless, but is it faster? An A/B
+#
+# **Question.** Twelve arms completed the same 24 prompts twice, at one and at four requests at
+# a time: vLLM on a CPU, specjax in one process, specjax behind HTTP; each of them plainly and with
+# three drafters (`specjax ab run`; `docs/ab.jsonl` is its log). Which gains are real?
+#
+# **Formula.** A gain is a ratio of sums over the *same* prompts,
+# $\hat r = \sum_i a_i / \sum_i b_i$, with the base's seconds per token $a_i$ and the arm's $b_i$.
+# Some prompts are slow for everybody. That cancels if prompts are drawn with replacement and both
+# arms' requests of a prompt are kept together: a *paired* bootstrap, clustered by prompt, since
+# two requests of one prompt are not two independent observations.
+
+# %%
+log = read_log(repository / "docs/ab.jsonl")
+found = find(log)
+print(log.manifest["host"])
+rows = [
+    Gain(f"{one.base.concurrency} at a time", one.arm.arm, one.tpot_gain, one.tps_gain)
+    for one in found.comparisons
+]
+data, axes = gains(
+    rows, title=f"Gains over {found.comparisons[0].base.arm}, recorded on 2 CPU cores"
+)
+axes.get_figure()
+
+# %% [markdown]
+# The texts first: an arm that writes something else may be fast for that reason. All arms are
+# greedy and share weights; where two texts part, `ab` asked the target for its logits there.
+
+# %%
+for one in found.comparisons:
+    assert one.equality.compared == one.num_pairs == 24
+    assert one.equality.equal + sum(t.arm == one.arm.arm for t in log.triage) >= 24
+assert all(one.passed for one in log.triage)
+print(f"{sum(one.equality.equal for one in found.comparisons)} of "
+      f"{24 * len(found.comparisons)} texts are equal, {len(log.triage)} explained")  # fmt: skip
+
+# %% [markdown]
+# ## Why paired
+#
+# Two engines with the same drafter find the same prompts slow: what one draws says much about
+# what the other would.
+
+# %%
+units = by_load(log.units)["bundled", 1]
+sides = [by_prompt(units[arm]) for arm in ("vLLM eagle3", "specjax eagle3")]
+table = np.array(
+    [[np.mean([tpot(one) for one in side[name]]) for name in sides[0]] for side in sides]
+)
+drawn = np.random.default_rng(0).integers(0, 24, (2, 4000, 24))
+together = np.log(table[0][drawn[0]].sum(1) / table[1][drawn[0]].sum(1)).std()
+apart = np.log(table[0][drawn[0]].sum(1) / table[1][drawn[1]].sum(1)).std()
+print(f"the arms' times per token correlate by {np.corrcoef(table)[0, 1]:.2f} over prompts")
+print(f"standard deviation of the log ratio: {together:.3f} paired, {apart:.3f} unpaired")
+assert together < apart
+
+# %% [markdown]
 # ## Three puzzles
 #
 # 1. A blog reports: "2,000 samples with and without speculation, 24 distinct openings, about
@@ -245,3 +308,5 @@ assert found[0] > 3.9 * found[1] > 15 * found[2]
 # - **抽样看不见的错误**: 每 $2^{23}$ 次才错一次的比较, 以及跨轮复用的噪声; 只有对代码枚举才能发现。
 # - **vLLM 实录**: 原版 CPU 构建被判为不同分布, 修复后通过; 而两者的贪心文本都完全正确,
 #   所以温度 0 的测试说明不了温度大于 0 的情形。
+# - **A/B 对比**: 十二个组在同一批提示词上轮流运行; 加速比按提示词成对自助抽样 (paired bootstrap),
+#   同一提示词的请求作为一簇; 先核对文本, 再谈快慢。

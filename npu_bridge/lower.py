@@ -200,7 +200,9 @@ class Lowering:
         self.tracer.create_node("output", "output", (self.tracer.create_arg(outputs),), {})
         graph, root = self.tracer.graph, self.tracer.root
         for name, value in vars(root).copy().items():
-            if isinstance(value, torch.Tensor):  # parts of others, and broadcast ones, are not saved
+            if isinstance(
+                value, torch.Tensor
+            ):  # parts of others, and broadcast ones, are not saved
                 setattr(root, name, value.clone(memory_format=torch.contiguous_format))
         graph.eliminate_dead_code()
         self.order_placeholders()

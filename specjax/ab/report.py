@@ -129,6 +129,31 @@ def row(one: Comparison) -> list[str]:
     ]
 
 
+IN_README = [1, 2, 8, 9, 10, 11, 12, 13]  # of a row: what fits on a page
+
+
+def markdown(found: Findings, image: Path | None) -> list[str]:
+    """Write the comparisons as a section of a Markdown file; the base of each load comes first."""
+    names, lines, load = ("dataset", *COLUMNS), [], None
+    for one in found.comparisons:
+        base = one.base
+        if (base.dataset, base.concurrency) != load:
+            load = base.dataset, base.concurrency
+            first = (base.concurrency or "open", base.arm, in_ms(base), f"{base.tps:.1f}")
+            lines.append([*map(str, first), "-", "-", "-", "-"])
+        lines.append([row(one)[i] for i in IN_README])
+    head = [names[i] for i in IN_README]
+    table = [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *lines)]
+    plan, manifest = found.log.manifest["wanted"]["plan"], found.log.manifest
+    told = (
+        f"{found.comparisons[0].num_pairs} prompts, {plan['rounds']} times each; "
+        f"{manifest['host']}, {manifest['date'][:10]}. Gains over the first arm have "
+        "95% intervals over prompts."
+    )
+    shown = [] if image is None else ["", f"![gains over the base]({image.as_posix()})"]
+    return [*table, "", told, *shown]
+
+
 def failures(base: Measures, arm: Measures) -> str:
     """Say how many requests failed, of the base and of the arm."""
     lost = sum(base.failures.values()), sum(arm.failures.values())

@@ -13,6 +13,7 @@ from specjax.ab.arms import Ask, Messages, Spec
 from specjax.ab.counters import read_counters
 from specjax.ab.records import Record
 from specjax.audit.client import Server
+from specjax.bundled import resolve
 from specjax.metrics import SpecDecodeCounters
 
 
@@ -90,5 +91,8 @@ def serve_arguments(spec: Spec, concurrency: int, max_model_len: int | None) -> 
     if max_model_len is not None:
         arguments += ["--max-model-len", str(max_model_len)]
     if spec.config is not None:
-        arguments += ["--speculative-config", json.dumps(spec.config)]
+        config = dict(spec.config)
+        if "model" in config:  # vLLM does not know our names of shipped checkpoints
+            config["model"] = str(resolve(config["model"]))
+        arguments += ["--speculative-config", json.dumps(config)]
     return arguments

@@ -5,6 +5,7 @@ the prompts and costs of rounds measured apart give the predicted speedup; it is
 wall clock on the other half, reading the prompt included.
 """
 
+import dataclasses
 import statistics
 import time
 from collections.abc import Sequence
@@ -18,13 +19,14 @@ from specjax.bench.costs import Costs, round_costs
 from specjax.bench.plan import DRAFT_MODEL, LEARNED, NGRAM, SUFFIX
 from specjax.bench.prompts import complete as complete_prompts
 from specjax.bench.prompts import fitting, not_degenerate
-from specjax.bench.report import MOST_LOAD, busy
+from specjax.bench.report import MOST_LOAD, busy, num_cores
 from specjax.engine.llm import LLM
 from specjax.engine.params import SamplingParams
-from specjax.files import write_json
+from specjax.files import around_section, replace_section, write_json
 from specjax.metrics import SpecDecodeCounters, distinct_bigrams
 
 PLAIN = "plain"
+SECTION = "methods"  # of a README
 METHODS: dict[str, dict[str, Any] | None] = {
     PLAIN: None,
     "ngram": NGRAM,
@@ -38,13 +40,17 @@ class Half(NamedTuple):
     """What a method did with one half of the prompts."""
 
     tokens: list[list[int]]
-    seconds: float  # median of the repetitions
+    seconds: float
     counters: SpecDecodeCounters
 
-    @property
-    def speed(self) -> float:
-        """Tokens per second."""
-        return sum(map(len, self.tokens)) / self.seconds
+
+class Turn(NamedTuple):
+    """One turn of a method: everything is measured in it, as the machine's speed drifts."""
+
+    known: Half
+    judged: Half
+    first: float  # seconds to a first token
+    costs: Costs
 
 
 def bench_methods(
@@ -54,14 +60,18 @@ def bench_methods(
     batches: Sequence[int] = (1,),
     temperatures: Sequence[float] = (0.0,),
     num_tokens: int = 64,
-    reps: int = 3,
+    reps: int = 5,
+    readme: Path | None = None,
     console: Console | None = None,
 ) -> list[dict[str, Any]]:
     """Measure, print, and write the rows to ``json_file``.
 
-    Raises ValueError for an unknown method or if too few completions are worth measuring on.
+    ``readme`` is a Markdown file in whose section ``SECTION`` to put them. Raises ValueError for
+    an unknown method or if too few completions are worth measuring on.
     """
     console = console or Console(highlight=False)
+    if readme is not None:
+        around_section(readme, SECTION)
     unknown = [name for name in names if name not in METHODS]
     if unknown:
         raise ValueError(f"unknown method {unknown[0]!r}: use some of {', '.join(METHODS)}")
@@ -83,6 +93,13 @@ def bench_methods(
     if json_file is not None:
         write_json(json_file, rows)
         console.print(f"wrote {json_file}", soft_wrap=True, markup=False)
+    if readme is not None:
+        measured = (
+            f"{len(prompts[1::2])} prompts of {len(prompts)} (the others for the prediction), "
+            f"{num_tokens} new tokens each, float32, {num_cores()} threads, medians of {reps} "
+            "interleaved runs; reading the prompt is part of the speedup."
+        )
+        replace_section(readme, SECTION, [*markdown(rows), "", measured])
     return rows
 
 
@@ -95,29 +112,23 @@ def generate(llm: LLM, prompts: Sequence[list[int]], batch: int, params: Samplin
     return outputs, time.perf_counter() - start
 
 
-def measure_half(
-    llms: dict[str, LLM],
-    prompts: Sequence[list[int]],
-    batch: int,
-    params: SamplingParams,
-    reps: int,
-) -> dict[str, Half]:
-    """Let the methods take turns on the prompts; a first round is not counted."""
-    halves: dict[str, Half] = {}
-    seconds: dict[str, list[float]] = {name: [] for name in llms}
-    for rep in range(reps + 1):
-        for name, llm in llms.items():
-            outputs, took = generate(llm, prompts, batch, params)
-            if rep:
-                seconds[name].append(took)
-                counters = SpecDecodeCounters.zeros(max(llm.engine.drafter.depth, 1))
-                for metrics in (one.spec_decode_metrics for one in outputs):
-                    if metrics is not None:
-                        steps = metrics.per_step_drafted, metrics.per_step_accepted
-                        counters = counters.add(*steps)
-                tokens = [list(one.token_ids) for one in outputs]
-                halves[name] = Half(tokens, statistics.median(seconds[name]), counters)
-    return halves
+def complete(llm: LLM, prompts: Sequence[list[int]], batch: int, params: SamplingParams) -> Half:
+    """Complete one half of the prompts."""
+    outputs, seconds = generate(llm, prompts, batch, params)
+    counters = SpecDecodeCounters.zeros(max(llm.engine.drafter.depth, 1))
+    for metrics in (one.spec_decode_metrics for one in outputs):
+        if metrics is not None:
+            counters = counters.add(metrics.per_step_drafted, metrics.per_step_accepted)
+    return Half([list(one.token_ids) for one in outputs], seconds, counters)
+
+
+def take_turn(llm: LLM, prompts: Sequence[list[int]], batch: int, params: SamplingParams) -> Turn:
+    """Measure a method once."""
+    known, judged = (complete(llm, half, batch, params) for half in (prompts[::2], prompts[1::2]))
+    one_token = dataclasses.replace(params, max_tokens=1)
+    first = complete(llm, prompts[1::2], batch, one_token)
+    costs = Costs(*(x / batch for x in round_costs(llm, batch, 7)))
+    return Turn(known, judged, first.seconds / len(first.tokens), costs)
 
 
 def rounds_of(half: Half) -> float:
@@ -131,20 +142,17 @@ def tokens_per_round(half: Half) -> float:
     return sum(len(tokens) - 1 for tokens in half.tokens) / max(rounds_of(half), 1)
 
 
-def predict(
-    name: str, known: dict[str, Half], costs: dict[str, Costs], first: dict[str, float], length: int
-) -> float:
+def predict(plain: Turn, turn: Turn, length: int) -> float:
     """Foretell a method's speedup from the other half of the prompts and measured costs.
 
     Speedup = (f + n t) / (f' + n r / tau): f and f' seconds to the first token, n more tokens,
     a plain step of t and a round of r seconds, tau tokens per round. What the host adds to a
     plain step it adds to a round.
     """
-    plain = known[PLAIN]
-    seconds = plain.seconds / len(plain.tokens)
-    host = max((seconds - first[PLAIN]) / length - costs[PLAIN].plain, 0.0)
-    rounds = length / tokens_per_round(known[name])
-    return seconds / (first[name] + rounds * (costs[name].whole + host))
+    seconds = plain.known.seconds / len(plain.known.tokens)
+    host = max((seconds - plain.first) / length - plain.costs.plain, 0.0)
+    rounds = length / tokens_per_round(turn.known)
+    return seconds / (turn.first + rounds * (turn.costs.whole + host))
 
 
 def make_rows(
@@ -155,54 +163,72 @@ def make_rows(
     num_tokens: int,
     reps: int,
 ) -> list[dict[str, Any]]:
-    """Measure every method at one batch size and temperature."""
+    """Let the methods take turns at one batch size and temperature; the first is not counted.
+
+    Speedups are medians of the ratios turn by turn.
+    """
     params = SamplingParams(temperature=temperature, max_tokens=num_tokens, ignore_eos=True, seed=0)
-    one_token = SamplingParams(temperature=temperature, max_tokens=1, ignore_eos=True, seed=0)
-    known, judged = (
-        measure_half(llms, half, batch, params, reps) for half in (prompts[::2], prompts[1::2])
-    )
-    starts = measure_half(llms, prompts[1::2], batch, one_token, reps)
-    first = {name: half.seconds / len(half.tokens) for name, half in starts.items()}
-    costs = {name: round_costs(llm, batch, 15) for name, llm in llms.items()}
-    costs = {name: Costs(*(x / batch for x in cost)) for name, cost in costs.items()}
-    rows = []
-    for name, half in judged.items():
-        plain = name == PLAIN
-        draft = 0.0 if plain else max(costs[name].whole - costs[name].verify, 0.0)
+    turns: dict[str, list[Turn]] = {name: [] for name in llms}
+    for _ in range(reps + 1):
+        for name, llm in llms.items():
+            turns[name].append(take_turn(llm, prompts, batch, params))
+    rows, plains = [], turns[PLAIN][1:]
+    for name, (_, *own) in turns.items():
+        pairs, half = list(zip(plains, own, strict=True)), own[-1].judged
+        draft = max(statistics.median(one.costs.whole - one.costs.verify for one in own), 0.0)
+        verify = statistics.median(
+            one.costs.plain if name == PLAIN else one.costs.verify for one in own
+        )
+        num = sum(map(len, half.tokens))
+        foretold = [predict(plain, one, num_tokens - 1) for plain, one in pairs]
+        gained = [plain.judged.seconds / one.judged.seconds for plain, one in pairs]
         rates = half.counters.acceptance_rate_per_pos
-        distinct = [distinct_bigrams(tokens) for tokens in half.tokens]
         rows.append(
             {
                 "method": name,
+                "k": llms[name].engine.drafter.depth,
                 "batch": batch,
                 "temperature": temperature,
-                "tokens_per_s": half.speed,
+                "tokens_per_s": num / statistics.median(one.judged.seconds for one in own),
                 "tokens_per_round": tokens_per_round(half),
                 "acceptance_per_pos": [] if rates is None else list(rates),
-                "draft_s": draft * batch,
-                "verify_s": (costs[name].plain if plain else costs[name].verify) * batch,
-                "speedup": half.speed / judged[PLAIN].speed,
-                "predicted_speedup": predict(name, known, costs, first, num_tokens - 1),
-                "distinct_bigrams": statistics.mean(distinct),
+                "draft_s": 0.0 if name == PLAIN else draft * batch,
+                "verify_s": verify * batch,
+                "speedup": statistics.median(gained),
+                "predicted_speedup": statistics.median(foretold),
+                "distinct_bigrams": statistics.mean(map(distinct_bigrams, half.tokens)),
             }
         )
     return rows
 
 
+HEADINGS = ("method", "K", "batch", "T", "tokens/s", "tokens/round", "accepted at 1, 2, ...")
+HEADINGS += ("draft ms", "verify ms", "speedup", "predicted")
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    """Write a row as the cells of a table."""
+    return [
+        row["method"],
+        *(str(row[name]) for name in ("k", "batch")),
+        f"{row['temperature']:g}",
+        f"{row['tokens_per_s']:.0f}",
+        f"{row['tokens_per_round']:.2f}",
+        " ".join(f"{rate:.2f}" for rate in row["acceptance_per_pos"]),
+        *(f"{1e3 * row[name]:.2f}" for name in ("draft_s", "verify_s")),
+        *(f"{row[name]:.2f}x" for name in ("speedup", "predicted_speedup")),
+    ]
+
+
 def print_rows(rows: Sequence[dict[str, Any]], console: Console) -> None:
     """Print one line per row."""
-    table = Table("method", "batch", "T", "tokens/s", "tokens/round", "accepted at 1, 2, ...")
-    for name in ("draft ms", "verify ms", "speedup", "predicted"):
-        table.add_column(name, justify="right")
+    table = Table(*HEADINGS)
     for row in rows:
-        table.add_row(
-            row["method"],
-            str(row["batch"]),
-            f"{row['temperature']:g}",
-            f"{row['tokens_per_s']:.0f}",
-            f"{row['tokens_per_round']:.2f}",
-            " ".join(f"{rate:.2f}" for rate in row["acceptance_per_pos"]),
-            *(f"{1e3 * row[name]:.2f}" for name in ("draft_s", "verify_s")),
-            *(f"{row[name]:.2f}x" for name in ("speedup", "predicted_speedup")),
-        )
+        table.add_row(*cells(row))
     console.print(table)
+
+
+def markdown(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Write the rows as lines of Markdown."""
+    lines = [HEADINGS, ["---"] * len(HEADINGS), *map(cells, rows)]
+    return [f"| {' | '.join(line)} |" for line in lines]

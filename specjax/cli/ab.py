@@ -1,6 +1,7 @@
 """``specjax ab``: run, replay and import comparisons."""
 
 import json
+import os
 import re
 import shlex
 import sys
@@ -10,10 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specjax.cli.errors import plainly
+from specjax.files import around_section, replace_section
 
 if TYPE_CHECKING:
     from specjax.ab.records import Log
 
+SECTION = "ab"  # of a README
 ab = typer.Typer(help="Compare engines and servers on the same prompts.", no_args_is_help=True)
 MISSING = "comparing needs aiohttp, httpx and prometheus-client: pip install 'specjax[ab]'"
 TIME = re.compile(r"^([\d.]+)(ms|s)$")
@@ -160,11 +163,28 @@ def warn(specs, plan) -> None:
 def replay(
     log: Annotated[Path, typer.Argument(help="log.jsonl of a run.")],
     out: Annotated[Path | None, typer.Option(help="Folder for the reports.")] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Save the picture of the gains here.")
+    ] = None,
+    readme: Annotated[
+        Path | None, typer.Option(help="A Markdown file: rewrite its section 'ab'.")
+    ] = None,
 ) -> None:
     """Compute everything again from a log, offline."""
     from specjax.ab.records import read_log
+    from specjax.ab.report import figures, find, markdown
 
-    report(read_log(log), out)
+    if readme is not None:
+        around_section(readme, SECTION)
+    known = read_log(log)
+    report(known, out)
+    found = find(known)
+    if picture is not None:
+        figures(found)[0].savefig(picture, dpi=150)
+        typer.echo(f"wrote {picture}")
+    if readme is not None:
+        shown = None if picture is None else Path(os.path.relpath(picture, readme.parent))
+        replace_section(readme, SECTION, markdown(found, shown))
 
 
 @ab.command("import")

@@ -148,7 +148,10 @@ def methods(
         list[float] | None, typer.Option(help="Temperature; may be repeated.")
     ] = None,
     json_file: Json = None,
-    reps: Reps = 3,
+    reps: Reps = 5,
+    readme: Annotated[
+        Path | None, typer.Option(help="A Markdown file: rewrite its section 'methods'.")
+    ] = None,
 ) -> None:
     """Time every method, with its acceptance by position and what theory foretells (minutes)."""
     from specjax.bench.methods import METHODS, bench_methods
@@ -161,6 +164,7 @@ def methods(
         batches=batch or (1,),
         temperatures=temperature or (0.0,),
         reps=reps,
+        readme=readme,
     )
 
 

@@ -3,14 +3,17 @@
 import json
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from specjax.ab.arms import parse_arm
 from specjax.ab.ascend import plan_ascend_suffix
 from specjax.ab.compare import Interval
 from specjax.ab.records import read_log
 from specjax.ab.report import find, page, percent, write_reports
+from specjax.ab.server_arm import vllm_arguments
 from specjax.cli.app import app
 from specjax.theory.published import SUFFIX_BENCHMARK
 from specjax.traces.events import read_trace
@@ -129,3 +132,24 @@ def test_the_guides_plan_is_its_servers_and_its_eighteen_rows(tmp_path):
         subprocess.run(["bash", "-n", str(path)], check=True)
     with pytest.raises(ValueError, match="no path was given for GSM8K"):
         plan_ascend_suffix(tmp_path, "m", {n: "x" for n in SIX if n != "GSM8K"})
+
+
+def test_a_replay_rewrites_a_readmes_section(measured):
+    log, folder = measured
+    readme = folder / "README.md"
+    readme.write_text("# Title\n\n<!-- ab: begin -->\nold\n<!-- ab: end -->\n\nrest\n")
+    wanted = ("--picture", str(folder / "ab.png"), "--readme", str(readme))
+    assert specjax("replay", str(folder / "log.jsonl"), *wanted)[0] == 0
+    text = readme.read_text()
+    assert "old" not in text
+    assert "![gains over the base](ab.png)" in text
+    assert (folder / "ab.png").stat().st_size > 10_000
+    cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    assert [row[:2] for row in cells[2:]] == [["3", "plain"], ["3", "fast"]]
+    assert percent(find(log).comparisons[0].tpot_gain) in cells[3]
+
+
+def test_vllm_is_given_the_folder_of_a_shipped_checkpoint():
+    spec = parse_arm('a=vllm:{"method": "draft_model", "model": "bundled:draft"}')
+    config = json.loads(vllm_arguments(spec, 4, 512)[-1])
+    assert Path(config["model"], "config.json").is_file()

@@ -1,0 +1,53 @@
+"""Every method has its row, and a prediction uses one half of the prompts and measured costs."""
+
+import json
+
+import pytest
+
+from specjax.bench.costs import Costs
+from specjax.bench.methods import (
+    METHODS,
+    PLAIN,
+    Half,
+    Turn,
+    bench_methods,
+    predict,
+    tokens_per_round,
+)
+from specjax.bundled import HEADS
+from specjax.metrics import SpecDecodeCounters
+
+NOTHING = SpecDecodeCounters.zeros(3)
+
+
+def test_a_prediction_is_prompt_rounds_and_what_the_host_adds():
+    """Two prompts of 41 tokens: 0.1 s to read, 40 steps of 10 ms, of which the host takes 2."""
+    text = [[0] * 41] * 2
+    rounds = NOTHING.add([3] * 40, [1] * 40)  # 80 tokens in 40 rounds
+    plain = Turn(Half(text, 1.0, NOTHING), Half(text, 9.9, NOTHING), 0.1, Costs(*[0.008] * 3))
+    costs = Costs(0.008, 0.009, 0.010)
+    drafted = Turn(Half(text, 0.7, rounds), Half(text, 9.9, rounds), 0.11, costs)
+    assert tokens_per_round(drafted.known) == 2.0
+    assert predict(plain, plain, 40) == pytest.approx(1.0)
+    assert predict(plain, drafted, 40) == pytest.approx(0.5 / (0.11 + 20 * 0.012))
+
+
+def test_a_run_writes_rows_and_its_section(tmp_path):
+    file, readme = tmp_path / "methods.json", tmp_path / "README.md"
+    readme.write_text("<!-- methods: begin -->\nold\n<!-- methods: end -->\n")
+    bench_methods(file, names=["ngram"], num_tokens=24, reps=1, readme=readme)
+    plain, ngram = json.loads(file.read_text())
+    assert (plain["method"], ngram["method"], ngram["k"]) == (PLAIN, "ngram", 3)
+    assert (plain["speedup"], plain["tokens_per_round"]) == (1.0, 1.0)
+    assert 1.0 < ngram["tokens_per_round"] < 4.0
+    assert len(ngram["acceptance_per_pos"]) == 3
+    assert ngram["distinct_bigrams"] >= 0.5
+    text = readme.read_text()
+    assert "old" not in text
+    assert f"| {ngram['tokens_per_round']:.2f} |" in text
+
+
+def test_all_that_ships_is_measured_and_nothing_else(tmp_path):
+    assert set(HEADS) < set(METHODS)
+    with pytest.raises(ValueError, match="unknown method 'hydra'"):
+        bench_methods(tmp_path / "m.json", names=["hydra"])
