@@ -103,10 +103,18 @@ class LocalArm:
 
 
 @contextmanager
-def local(spec: Spec, ask: Ask, model: str, concurrency: int) -> Iterator[LocalArm]:
-    """Load specjax, its loop on a thread of its own."""
-    llm = LLM(model, speculative_config=spec.config, max_num_seqs=concurrency)
+def local(
+    spec: Spec, ask: Ask, model: str, concurrency: int, max_model_len: int | None
+) -> Iterator[LocalArm]:
+    """Load specjax, its loop on a thread of its own; nothing is compiled while it is measured."""
+    llm = LLM(
+        model,
+        speculative_config=spec.config,
+        max_num_seqs=concurrency,
+        max_model_len=max_model_len,
+    )
     service = Service(llm, max_waiting=1024)
+    service.warm_up()
     try:
         yield LocalArm(spec, ask, llm, service)
     finally:

@@ -33,7 +33,9 @@ def open_arms(
                 if spec.kind == "specjax":
                     from specjax.ab.local_arm import local  # brings JAX
 
-                    arms.append(opened.enter_context(local(spec, ask, model, concurrency)))
+                    arms.append(
+                        opened.enter_context(local(spec, ask, model, concurrency, max_model_len))
+                    )
                     continue
                 versions: Mapping[str, Any] = {}
                 url = spec.url or ""
