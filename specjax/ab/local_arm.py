@@ -114,8 +114,8 @@ def local(
         max_model_len=max_model_len,
     )
     service = Service(llm, max_waiting=1024)
-    service.warm_up()
     try:
+        service.warm_up()
         yield LocalArm(spec, ask, llm, service)
     finally:
         service.close(drain=False)

@@ -131,7 +131,7 @@ def take_turn(llm: LLM, prompts: Sequence[list[int]], batch: int, params: Sampli
     return Turn(known, judged, first.seconds / len(first.tokens), costs)
 
 
-def rounds_of(half: Half) -> float:
+def rounds_of(half: Half) -> int:
     """Return how many rounds a half took: each brings one token and those accepted."""
     num_tokens = sum(len(tokens) - 1 for tokens in half.tokens)
     return num_tokens - half.counters.num_accepted_tokens

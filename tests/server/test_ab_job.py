@@ -1,14 +1,28 @@
 """The vllm-ascend job that ``specjax ab plan`` writes, run dry against our own server."""
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from specjax.ab.ascend import plan_ascend_suffix
 from specjax.ab.records import read_log
+from specjax.server.app import create_app
 from specjax.theory.published import SUFFIX_BENCHMARK
+from tests.server.running import running
+
+
+@pytest.fixture
+def url(deployment):
+    """Serve under one name, as the guide does."""
+    with running(
+        create_app(dataclasses.replace(deployment, names=("qwen3",))), lifespan="off"
+    ) as address:
+        yield address
 
 
 def test_the_ascend_job_runs_dry_against_our_own_server(url, tmp_path):
