@@ -143,7 +143,7 @@ def run_demo(
     else:
         console.file.write(last_lines(prompts[lively]))
     show(pairs[shown][0], prompts[lively], params[shown], console)
-    save_picture(out, methods, measured)
+    save_picture(out, methods, measured.replace(", one", ",\none"))
     if readme is not None:
         image = Path(os.path.relpath(out, readme.parent)).as_posix()
         picture = ["", f"{measured}:", "", f"![tokens per round and speedup, per method]({image})"]
