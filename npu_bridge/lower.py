@@ -196,26 +196,23 @@ class Lowering:
         arguments = [self.argument(i, var.aval) for i, var in enumerate(closed.jaxpr.invars)]
         constants = [known(const) for const in closed.consts]
         results = self.run(closed.jaxpr, constants, arguments, [True] * len(arguments))
-        outputs = [self.result(value) for value in results]
+        outputs = [self.on_device(value) for value in results]
         self.tracer.create_node("output", "output", (self.tracer.create_arg(outputs),), {})
         graph, root = self.tracer.graph, self.tracer.root
         for name, value in vars(root).copy().items():
-            if isinstance(
-                value, torch.Tensor
-            ):  # parts of others, and broadcast ones, are not saved
+            if isinstance(value, torch.Tensor):  # torch.export saves no views of other tensors
                 setattr(root, name, value.clone(memory_format=torch.contiguous_format))
         graph.eliminate_dead_code()
         self.order_placeholders()
         graph.lint()
         return graph, root, self.make_noise()
 
-    def result(self, value: Value):
-        """Return a value as an output; ``torch.export`` cannot save an empty constant."""
-        output = self.on_device(value)
-        if not isinstance(output, torch.Tensor) or output.numel():
-            return output
-        shape, options = list(output.shape), {"dtype": output.dtype, "device": output.device}
-        return self.tracer.create_proxy("call_function", aten.zeros.default, (shape,), options)
+    def empty(self, aval) -> Value:
+        """Make the value of an array without elements; ``torch.export`` saves no such constant."""
+        args = (list(aval.shape),)
+        options = {"dtype": to_dtype(aval.dtype), "device": torch.device(self.report.device)}
+        proxy = self.tracer.create_proxy("call_function", aten.zeros.default, args, options)
+        return Value(proxy, Deferred(lambda: np.zeros(aval.shape, aval.dtype)))
 
     def argument(self, i: int, aval) -> Value:
         """Make the value of flat argument i."""
@@ -292,7 +289,7 @@ class Lowering:
         seam = eqn.params.get("name") if name in INLINE else None
         on_host = all(value.host is not None for value in values)
         if eqn.outvars and not any(variable.aval.size for variable in eqn.outvars):  # no layer taps
-            results = [known(np.zeros(v.aval.shape, v.aval.dtype)) for v in eqn.outvars]
+            results = [self.empty(variable.aval) for variable in eqn.outvars]
         elif on_host and any(value.device is None for value in values):
             results = [Value(None, host) for host in put_off(eqn, values)]
         elif seam in self.plan or name in self.plan:

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -54,23 +54,3 @@ def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
     text = json.dumps(value, indent=indent, separators=separators) + "\n"
     with write_atomically(path) as file:
         file.write(text.encode())
-
-
-def around_section(path: Path, name: str) -> tuple[str, str]:
-    """Return a text file before and after what ``<!-- name: begin -->`` and its end enclose.
-
-    Raises ValueError when the file has no such pair of marks.
-    """
-    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    before, found, rest = path.read_text(encoding="utf-8").partition(begin)
-    _, ended, after = rest.partition(end)
-    if not (found and ended):
-        raise ValueError(f"{path} has no {begin} and {end} to write between.")
-    return before + begin, end + after
-
-
-def replace_section(path: Path, name: str, lines: Sequence[str]) -> None:
-    """Write lines between a text file's two marks. Raises ValueError when it has none."""
-    before, after = around_section(path, name)
-    with write_atomically(path) as file:
-        file.write("\n".join([before, *lines, after]).encode())

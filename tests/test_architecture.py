@@ -14,6 +14,7 @@ FLOORS = (
     ("drafters", "verify"),
     ("decode",),
     ("files", "worker", "launch"),
+    ("markdown",),
     ("weights", "bundled", "compile_cache"),
     ("train", "simulate", "audit", "traces"),
     ("engine",),

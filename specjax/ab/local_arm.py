@@ -13,6 +13,7 @@ from specjax.ab.arms import Ask, Messages, Spec
 from specjax.ab.records import Record, failed
 from specjax.engine.llm import LLM
 from specjax.engine.params import SamplingParams
+from specjax.engine.progress import bar
 from specjax.engine.service import Failed, Full, Service
 from specjax.metrics import SpecDecodeCounters
 
@@ -115,7 +116,8 @@ def local(
     )
     service = Service(llm, max_waiting=1024)
     try:
-        service.warm_up()
+        with bar(f"compiling {spec.label}") as shown:
+            service.warm_up(shown)
         yield LocalArm(spec, ask, llm, service)
     finally:
         service.close(drain=False)

@@ -16,6 +16,7 @@ from specjax.ab.compare import Comparison, by_load, compare
 from specjax.ab.measures import Measures, measure
 from specjax.ab.records import Log, Record, Unit
 from specjax.files import write_atomically, write_json
+from specjax.markdown import table as markdown_table
 from specjax.theory.intervals import Interval
 from specjax.traces.events import Event, write_trace
 from specjax.traces.explain import Explanation, Measured, explain
@@ -94,14 +95,15 @@ def chunks(units: Sequence[Unit]) -> np.ndarray:
     return np.array(rows, np.float64).reshape(-1, 2)
 
 
-COLUMNS = ("load", "arm", "in", "out", "requests", "TPOT ms", "TPS", "arm's TPOT", "arm's TPS")
-COLUMNS += ("accepted", "TPOT gain", "TPS gain", "same text")
+COLUMNS = ("dataset", "load", "arm", "in", "out", "requests", "base's TPOT ms", "base's TPS")
+COLUMNS += ("TPOT ms", "TPS", "accepted", "TPOT gain", "TPS gain", "same text")
+ON_A_PAGE = ("load", "arm", "TPOT ms", "TPS", "accepted", "TPOT gain", "TPS gain", "same text")
 
 
 def table(found: Findings) -> Table:
     """Return the comparisons in the shape of the guide's benchmark; gains are base / arm - 1."""
     shown = Table(title=None, box=None, pad_edge=False, header_style="bold")
-    for name in ("dataset", *COLUMNS):
+    for name in COLUMNS:
         shown.add_column(name, justify="left" if name in ("dataset", "arm") else "right")
     for one in found.comparisons:
         shown.add_row(*row(one))
@@ -129,29 +131,24 @@ def row(one: Comparison) -> list[str]:
     ]
 
 
-IN_README = [1, 2, 8, 9, 10, 11, 12, 13]  # of a row: what fits on a page
-
-
-def markdown(found: Findings, image: Path | None) -> list[str]:
+def markdown(found: Findings) -> list[str]:
     """Write the comparisons as a section of a Markdown file; the base of each load comes first."""
-    names, lines, load = ("dataset", *COLUMNS), [], None
+    lines, load = [], None
     for one in found.comparisons:
         base = one.base
         if (base.dataset, base.concurrency) != load:
             load = base.dataset, base.concurrency
             first = (base.concurrency or "open", base.arm, in_ms(base), f"{base.tps:.1f}")
             lines.append([*map(str, first), "-", "-", "-", "-"])
-        lines.append([row(one)[i] for i in IN_README])
-    head = [names[i] for i in IN_README]
-    table = [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *lines)]
+        cells = dict(zip(COLUMNS, row(one), strict=True))
+        lines.append([cells[name] for name in ON_A_PAGE])
     plan, manifest = found.log.manifest["wanted"]["plan"], found.log.manifest
     told = (
         f"{found.comparisons[0].num_pairs} prompts, {plan['rounds']} times each; "
         f"{manifest['host']}, {manifest['date'][:10]}. Gains over the first arm have "
         "95% intervals over prompts."
     )
-    shown = [] if image is None else ["", f"![gains over the base]({image.as_posix()})"]
-    return [*table, "", told, *shown]
+    return [*markdown_table(ON_A_PAGE, lines), "", told]
 
 
 def failures(base: Measures, arm: Measures) -> str:
@@ -300,7 +297,7 @@ def page(found: Findings) -> str:
     rows = [row(one) for one in found.comparisons]
     return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         manifest=found.log.manifest,
-        columns=("dataset", *COLUMNS),
+        columns=COLUMNS,
         rows=rows,
         measures=[plain(one) for one in found.measures],
         sentences=sentences(found),

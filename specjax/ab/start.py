@@ -1,6 +1,6 @@
 """Load and start the arms of a comparison."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -21,14 +21,16 @@ def open_arms(
     api_key: str | None,
     concurrency: int,
     max_model_len: int | None = None,
+    tell: Callable[[str], None],
 ) -> Iterator[list[Arm]]:
-    """Load and start every arm; what was started is stopped at the end.
+    """Load and start every arm, and ``tell`` which; what was started is stopped at the end.
 
     Raises ValueError or ConnectionError, naming the arm, before anything is measured.
     """
     with ExitStack() as opened:
         arms = []
         for spec in specs:
+            tell(f"starting {spec.label}: {spec.url or spec.kind}")
             try:
                 if spec.kind == "specjax":
                     from specjax.ab.local_arm import local  # brings JAX

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from specjax import decode
 from specjax.bench.plan import interleave
-from specjax.bench.report import busy
+from specjax.bench.report import MOST_LOAD, busy
 from specjax.bench.step import fixed_chain
 from specjax.drafters.none import none
 from specjax.engine.driver import generate
@@ -50,7 +50,7 @@ def bench_costs(
     llm = LLM(model, speculative_config=speculative_config)
     depth = llm.engine.drafter.depth
     load = busy()
-    if load > 0.25:
+    if load > MOST_LOAD:
         console.print(f"other processes keep {load:.1f} cores busy: these numbers will move")
     measured: dict[str, Any] = {"num_speculative_tokens": depth, "batch_size": batch_size}
     steps = []

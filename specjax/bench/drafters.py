@@ -24,7 +24,7 @@ from specjax.bench.drafter_peers import time_peers
 from specjax.bench.drafter_plan import DEPTH, LOOPS, NGRAM, RESPONSE, Sizes, library, rows_of
 from specjax.bench.edits import edit_rows
 from specjax.bench.masked_scan import time_scan
-from specjax.bench.plan import Setting
+from specjax.bench.plan import Setting, interleave
 from specjax.bench.report import MOST_LOAD, Row, busy, compare, machine_row, print_rows, write_rows
 from specjax.bench.step import Stepper
 from specjax.bundled import resolve
@@ -158,15 +158,17 @@ def suffix_rows(sizes: Sizes, tokens, plain, theirs, reps: int, say) -> list[Row
         where = f"context {context}, batch {batch}"
         name, peer = f"suffix, {where}: append a token", theirs.get(("own", context, batch))
         rows += beside(name, appended, peer, "Arctic", plain[batch])
-        for size, common in corpora.items():
-            args = drafter, common, state, text
-            took = median_ms(lambda args=args: clocked(lambda: proposals(*args)), reps)
+        args = [(drafter, common, state, text) for common in corpora.values()]
+        calls = [lambda one=one: clocked(lambda: proposals(*one)) for one in args]
+        interleave(calls, 2)  # compiled, and warm
+        for size, seconds in zip(corpora, interleave(calls, reps), strict=True):
+            took = 1e3 * seconds
             whole[context, batch, size] = took + appended
             name = f"suffix, {where}, corpus {size}: proposal"
             peer = theirs.get(("suffix", context, batch, size))
             goal = MOST_MS if batch == max(sizes.batches) else None
             rows += beside(name, took, peer, "Arctic", plain[batch], goal)
-        del state
+        del state, args, calls
     rows += growth_rows(sizes, whole)
     size = max(sizes.corpora)
     each = 4 * suffix_index.NUM_FIELDS * DEPTH

@@ -22,11 +22,13 @@ from specjax.bench.prompts import fitting, not_degenerate
 from specjax.bench.report import MOST_LOAD, busy, num_cores
 from specjax.engine.llm import LLM
 from specjax.engine.params import SamplingParams
-from specjax.files import around_section, replace_section, write_json
+from specjax.files import write_json
+from specjax.markdown import around_section, replace_section, table
 from specjax.metrics import SpecDecodeCounters, distinct_bigrams
 
 PLAIN = "plain"
 SECTION = "methods"  # of a README
+WIDTH = 150  # characters of the table, where there is no terminal
 METHODS: dict[str, dict[str, Any] | None] = {
     PLAIN: None,
     "ngram": NGRAM,
@@ -99,22 +101,17 @@ def bench_methods(
             f"{num_tokens} new tokens each, float32, {num_cores()} threads, medians of {reps} "
             "interleaved runs; reading the prompt is part of the speedup."
         )
-        replace_section(readme, SECTION, [*markdown(rows), "", measured])
+        replace_section(readme, SECTION, [*table(HEADINGS, map(cells, rows)), "", measured])
     return rows
 
 
-def generate(llm: LLM, prompts: Sequence[list[int]], batch: int, params: SamplingParams):
-    """Complete prompts in batches; return the outputs and the seconds."""
+def complete(llm: LLM, prompts: Sequence[list[int]], batch: int, params: SamplingParams) -> Half:
+    """Complete one half of the prompts, in whole batches."""
     outputs, start = [], time.perf_counter()
     for i in range(0, len(prompts) - batch + 1, batch):
         group = [{"prompt_token_ids": prompt} for prompt in prompts[i : i + batch]]
         outputs += [one.outputs[0] for one in llm.generate(group, params, use_tqdm=False)]
-    return outputs, time.perf_counter() - start
-
-
-def complete(llm: LLM, prompts: Sequence[list[int]], batch: int, params: SamplingParams) -> Half:
-    """Complete one half of the prompts."""
-    outputs, seconds = generate(llm, prompts, batch, params)
+    seconds = time.perf_counter() - start
     counters = SpecDecodeCounters.zeros(max(llm.engine.drafter.depth, 1))
     for metrics in (one.spec_decode_metrics for one in outputs):
         if metrics is not None:
@@ -222,13 +219,7 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 def print_rows(rows: Sequence[dict[str, Any]], console: Console) -> None:
     """Print one line per row."""
-    table = Table(*HEADINGS)
+    shown = Table(*HEADINGS)
     for row in rows:
-        table.add_row(*cells(row))
-    console.print(table)
-
-
-def markdown(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Write the rows as lines of Markdown."""
-    lines = [HEADINGS, ["---"] * len(HEADINGS), *map(cells, rows)]
-    return [f"| {' | '.join(line)} |" for line in lines]
+        shown.add_row(*cells(row))
+    console.print(shown, width=console.width if console.is_terminal else WIDTH, crop=False)

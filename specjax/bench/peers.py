@@ -36,7 +36,7 @@ from specjax.engine import loop
 from specjax.engine.llm import LLM
 from specjax.engine.params import SamplingParams
 from specjax.engine.rows import Request
-from specjax.files import around_section, replace_section
+from specjax.markdown import around_section, replace_section, table
 from specjax.models.build import build_target, init_params
 from specjax.oracle.ask import open_session
 from specjax.oracle.environment import OracleMissing
@@ -142,13 +142,13 @@ def bench_peers(
 
 def markdown(rows: Sequence[Row]) -> list[str]:
     """Write speeds beside their peers' as lines of Markdown."""
-    lines = ["| method | tokens/s | peer | tokens/s | ratio | wanted |", "|" + " --- |" * 6]
+    cells = []
     for row in rows:
         if row.peer is not None and row.ratio is not None and row.unit == "tokens/s":
             wanted = (row.goal and row.goal + ("" if row.met else " (missed)")) or ""
-            cells = row.name, f"{row.value:,.0f}", row.against or "", f"{row.peer:,.0f}"
-            lines.append("| " + " | ".join((*cells, f"{row.ratio:.2f}x", wanted)) + " |")
-    return lines
+            speeds = row.name, f"{row.value:,.0f}", row.against or "", f"{row.peer:,.0f}"
+            cells.append((*speeds, f"{row.ratio:.2f}x", wanted))
+    return table(("method", "tokens/s", "peer", "tokens/s", "ratio", "wanted"), cells)
 
 
 def methods(draft: Path) -> dict[str, dict | None]:

@@ -14,7 +14,7 @@ from rich.console import Console
 from specjax import theory
 from specjax.bench.plain_chain import addressed, plain_chain, unaddressed
 from specjax.bench.plan import interleave
-from specjax.bench.report import Row, busy, compare, machine_row, print_rows, write_rows
+from specjax.bench.report import MOST_LOAD, Row, busy, compare, machine_row, print_rows, write_rows
 from specjax.simulate import chain, correlated_pair, fit_costs, fixed_k, serving
 from specjax.simulate.chain import run
 from specjax.simulate.noise import noise_key
@@ -52,7 +52,7 @@ def bench_theory(
 
     rows = [machine_row()]
     load = busy()
-    trusted = load <= 0.25
+    trusted = load <= MOST_LOAD
     if not trusted:
         say(f"other processes keep {load:.1f} cores busy: no goal is judged on these numbers")
     say(f"medians of {reps} runs, compiled beforehand")

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from specjax import sampling as s
 from specjax.bench.plan import interleave
-from specjax.bench.report import Row, busy, compare, machine_row, print_rows, write_rows
+from specjax.bench.report import MOST_LOAD, Row, busy, compare, machine_row, print_rows, write_rows
 from specjax.topology import chain_parents
 from specjax.types import RUNNING, Draft, Rule, Text
 from specjax.verify.block import block
@@ -55,14 +55,14 @@ def bench_verify(
     """Measure, print, and write rows to ``json_file``. Goals are never failures."""
     console = console or Console(highlight=False)
     rows, load = [machine_row()], busy()
-    if load > 0.25:
+    if load > MOST_LOAD:
         console.print(
             f"other processes keep {load:.1f} cores busy: no goal is judged", markup=False
         )
     for shape in shapes:
         console.print(f"timing verdicts at (B, K, V) = {shape} ...", markup=False)
         rows += time_rows(*shape, reps)
-    print_rows(rows, console, judged=load <= 0.25)
+    print_rows(rows, console, judged=load <= MOST_LOAD)
     if json_file is not None:
         write_rows(rows, json_file)
         console.print(f"wrote {json_file}", markup=False)

@@ -1,7 +1,6 @@
 """``specjax ab``: run, replay and import comparisons."""
 
 import json
-import os
 import re
 import shlex
 import sys
@@ -11,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specjax.cli.errors import plainly
-from specjax.files import around_section, replace_section
+from specjax.markdown import around_section, picture, replace_section
 
 if TYPE_CHECKING:
     from specjax.ab.records import Log
+    from specjax.ab.report import Findings
 
 SECTION = "ab"  # of a README
 ab = typer.Typer(help="Compare engines and servers on the same prompts.", no_args_is_help=True)
@@ -129,6 +129,7 @@ def run(
         api_key=api_key,
         concurrency=max(*plan.levels(), plan.most, 1) if not rate else 32,
         max_model_len=max_model_len,
+        tell=progress,
     )
     with opened as arms:
         setting = running.Setting(arms, datasets, ask, counts)
@@ -163,8 +164,8 @@ def warn(specs, plan) -> None:
 def replay(
     log: Annotated[Path, typer.Argument(help="log.jsonl of a run.")],
     out: Annotated[Path | None, typer.Option(help="Folder for the reports.")] = None,
-    picture: Annotated[
-        Path | None, typer.Option(help="Save the picture of the gains here.")
+    image: Annotated[
+        Path | None, typer.Option("--picture", help="Save the picture of the gains here.")
     ] = None,
     readme: Annotated[
         Path | None, typer.Option(help="A Markdown file: rewrite its section 'ab'.")
@@ -172,19 +173,17 @@ def replay(
 ) -> None:
     """Compute everything again from a log, offline."""
     from specjax.ab.records import read_log
-    from specjax.ab.report import figures, find, markdown
+    from specjax.ab.report import figures, markdown
 
     if readme is not None:
         around_section(readme, SECTION)
-    known = read_log(log)
-    report(known, out)
-    found = find(known)
-    if picture is not None:
-        figures(found)[0].savefig(picture, dpi=150)
-        typer.echo(f"wrote {picture}")
+    found = report(read_log(log), out)
+    if image is not None:
+        figures(found)[0].savefig(image, dpi=150)
+        typer.echo(f"wrote {image}")
     if readme is not None:
-        shown = None if picture is None else Path(os.path.relpath(picture, readme.parent))
-        replace_section(readme, SECTION, markdown(found, shown))
+        shown = picture("gains over the base", image, readme)
+        replace_section(readme, SECTION, [*markdown(found), *shown])
 
 
 @ab.command("import")
@@ -229,8 +228,8 @@ def plan(
         typer.echo(f"wrote {path}")
 
 
-def report(log: "Log", out: Path | None) -> None:
-    """Print the table and what it means; write the reports."""
+def report(log: "Log", out: Path | None) -> "Findings":
+    """Print the table and what it means; write the reports; return what they are made of."""
     from rich.console import Console
 
     from specjax.ab.report import find, sentences, table, write_reports
@@ -243,6 +242,7 @@ def report(log: "Log", out: Path | None) -> None:
         typer.echo(sentence)
     if out is not None:
         write_reports(found, out, typer.echo)
+    return found
 
 
 def pairs(given: list[str] | None, example: str) -> list[tuple[str, str]]:

@@ -1,6 +1,5 @@
 """``specjax audit``: what law rules, engines and servers really have."""
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,12 +8,14 @@ import typer
 from specjax.cli.audit_engines import engines
 from specjax.cli.audit_server import server
 from specjax.cli.errors import plainly
-from specjax.files import around_section, replace_section, write_json
+from specjax.files import write_json
+from specjax.markdown import around_section, picture, replace_section, table
 
 if TYPE_CHECKING:
     from specjax.audit.rules import Audit
 
-SECTION = "rules"
+SECTION = "rules"  # of a README
+HEADINGS = ("rule", "promise", "TV, mean", "TV, worst", "tokens per round")
 audit = typer.Typer(help="Which law rules, engines and servers have.", no_args_is_help=True)
 
 
@@ -33,8 +34,9 @@ def rules(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the rows here, as JSON.")
     ] = None,
-    picture: Annotated[
-        Path | None, typer.Option(help="Draw total variation against expected length here.")
+    image: Annotated[
+        Path | None,
+        typer.Option("--picture", help="Draw total variation against expected length here."),
     ] = None,
     readme: Annotated[
         Path | None, typer.Option(help="A Markdown file: rewrite its section 'rules'.")
@@ -59,32 +61,29 @@ def rules(
     if json_file is not None:
         write_json(json_file, [{**row._asdict(), "kept": row.kept} for row in found.rows])
         typer.echo(f"wrote {json_file}")
-    if picture is not None:
+    if image is not None:
         from specjax.viz.rules import rule_comparison
 
         _, ax = rule_comparison(found)
         figure = ax.get_figure(root=True)
         assert figure is not None
-        figure.savefig(picture, dpi=150)
-        typer.echo(f"wrote {picture}")
+        figure.savefig(image, dpi=150)
+        typer.echo(f"wrote {image}")
     if readme is not None:
-        shown = None if picture is None else Path(os.path.relpath(picture, readme.parent))
-        replace_section(readme, SECTION, markdown(found, shown))
+        shown = picture("total variation against tokens per round", image, readme)
+        replace_section(readme, SECTION, [*markdown(found), *shown])
     if not all(row.kept for row in found.rows):
         raise typer.Exit(1)
 
 
-def markdown(found: "Audit", picture: Path | None) -> list[str]:
-    """Write the rows as lines of Markdown, and show the picture."""
-    lines = ["| rule | promise | TV, mean | TV, worst | tokens per round |", "|" + " --- |" * 5]
-    for row in found.rows:
-        numbers = f"{row.tv:.1e}", f"{row.worst_tv:.1e}", f"{row.expected_length:.3f}"
-        lines.append("| " + " | ".join((row.name, row.law, *numbers)) + " |")
+def markdown(found: "Audit") -> list[str]:
+    """Write the rows as lines of Markdown."""
+    rows = [
+        (row.name, row.law, f"{row.tv:.1e}", f"{row.worst_tv:.1e}", f"{row.expected_length:.3f}")
+        for row in found.rows
+    ]
     measured = (
         f"{found.rows[0].cases} random pairs of laws; chains of 3 draft tokens, and trees where it "
         f"says siblings. On these chains no exact rule brings more than {found.bound:.3f} tokens."
     )
-    lines += ["", measured]
-    if picture is not None:
-        lines += ["", f"![total variation against tokens per round]({picture.as_posix()})"]
-    return lines
+    return [*table(HEADINGS, rows), "", measured]

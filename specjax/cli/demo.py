@@ -18,7 +18,7 @@ from specjax.bench.report import MOST_LOAD, busy, num_cores
 from specjax.engine.llm import LLM
 from specjax.engine.params import SamplingParams
 from specjax.engine.rounds import Progress
-from specjax.files import around_section, replace_section
+from specjax.markdown import around_section, picture, replace_section, table
 from specjax.metrics import SpecDecodeCounters, distinct_bigrams
 from specjax.viz.live import legend, show
 from specjax.viz.methods import Method, method_comparison
@@ -143,11 +143,12 @@ def run_demo(
     else:
         console.file.write(last_lines(prompts[lively]))
     show(pairs[shown][0], prompts[lively], params[shown], console)
-    save_picture(out, methods, measured.replace(", one", ",\none"))
+    save_picture(out, methods, measured)
     if readme is not None:
-        image = Path(os.path.relpath(out, readme.parent)).as_posix()
-        picture = ["", f"{measured}:", "", f"![tokens per round and speedup, per method]({image})"]
-        replace_section(readme, SECTION, [*markdown(methods, same), *picture])
+        cells = [describe(method, equal) for method, equal in zip(methods, same, strict=True)]
+        shown_here = picture("tokens per round and speedup, per method", out, readme)
+        lines = [*table(HEADINGS, cells), "", f"{measured}:", *shown_here]
+        replace_section(readme, SECTION, lines)
     console.print(f"Saved {out}. {time.monotonic() - started:.0f} s in all.")
     for arm, equal in zip(arms, same, strict=True):
         if not equal:
@@ -248,12 +249,6 @@ def print_table(console: Console, methods: Sequence[Method], same: Sequence[bool
             console.print(f"{method.name}: {line}", soft_wrap=True)
     if console.is_terminal:
         console.print(table)
-
-
-def markdown(methods: Sequence[Method], same: Sequence[bool]) -> list[str]:
-    """Write the table as lines of Markdown."""
-    rows = [describe(method, equal) for method, equal in zip(methods, same, strict=True)]
-    return [f"| {' | '.join(row)} |" for row in (HEADINGS, ("---",) * len(HEADINGS), *rows)]
 
 
 def describe(method: Method, equal: bool) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """Methods side by side: the tokens a round brings, and what is left of them as speedup."""
 
+import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ from matplotlib.patches import Patch
 from specjax.viz.palette import BLUE, SKY, VERMILION
 
 TOKENS, SPEEDUP, SLOWER = SKY, BLUE, VERMILION
+NOTE_WIDTH = 90  # characters
 LEGEND = (
     ("tokens per round", TOKENS),
     ("speedup", SPEEDUP),
@@ -84,7 +86,7 @@ def method_comparison(
     ax.axvline(1.0, color="black", linewidth=1, linestyle=(0, (4, 3)))
     ax.set_yticks(range(len(rows)), [describe(row) for row in rows], fontsize=9)
     ax.set(xlim=(0, reach * 1.9), ylim=(len(rows) - 0.45, -0.6))
-    under = ["multiples of plain decoding (dashed line)", note or ""]
+    under = ["multiples of plain decoding (dashed line)", textwrap.fill(note or "", NOTE_WIDTH)]
     if any(row.acceptance is not None for row in rows):
         under.append("* in plain steps; derived: tokens per round / speedup")
     ax.set_xlabel("\n".join(filter(None, under)), fontsize=9)

@@ -5,11 +5,13 @@ import io
 import pytest
 from rich.console import Console
 
+from specjax.bench.plan import LEARNED
+from specjax.bundled import HEADS
 from specjax.cli.demo import ARMS, Arm, Run, check_out, last_lines, run_demo, summarize
 from specjax.metrics import SpecDecodeCounters
 
 PLAIN = Run((tuple(range(100)),), 99, SpecDecodeCounters.zeros(4))
-SOME = [arm for arm in ARMS if arm.name.startswith(("plain", "ngram", "coupled"))]
+SOME = [arm for arm in ARMS if arm.name not in LEARNED]  # as test_bundled compares the heads
 TIMES = [1.0, 2.0, 1.0]  # the machine was busy in the second turn
 
 
@@ -32,6 +34,10 @@ def test_a_picture_that_cannot_be_written_is_refused(name, tmp_path):
     check_out(tmp_path / "demo.png")
 
 
+def test_every_method_that_ships_has_an_arm():
+    assert {arm.name for arm in ARMS} >= {"plain", "ngram", "suffix", "draft model", *HEADS}
+
+
 def test_the_end_of_a_prompt_leads_to_its_completion():
     assert last_lines("a\nb\n    c") == "b\n    c"
 
@@ -48,10 +54,5 @@ def test_the_demo_measures_the_bundled_pair_and_writes_its_section(tmp_path):
     assert "](demo.png)" in text
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")]
     same = {row[0].strip("| "): row[-1].strip("| ") for row in rows[2:]}
-    assert same == {
-        "plain": "-",
-        "ngram": "yes",
-        "plain, T=0.8": "-",
-        "coupled, T=0.8": "yes",
-    }
+    assert same == {arm.name: "-" if arm.name == arm.plain else "yes" for arm in SOME}
     assert "speedup" in said.getvalue()

@@ -55,7 +55,7 @@ def test_greedy_text_is_identical_on_real_prompts(name, plain, drafted):
     assert all(output.outputs[0].spec_decode_metrics is None for output in expected)
 
 
-@pytest.mark.parametrize("name", ["ngram", "coupled"])
+@pytest.mark.parametrize("name", ["ngram", "draft_model", "coupled"])
 def test_hot_text_is_identical_for_the_same_seed(name, plain, drafted):
     params = [
         SamplingParams(temperature=0.8, top_p=0.95, max_tokens=40, seed=2**63 + i, n=1 + i % 2)
@@ -105,7 +105,7 @@ def test_a_stop_string_that_spans_tokens_and_rounds_cuts_ids_and_text(plain, dra
         stop = free.text[len(before) - 2 : len(before) + 3]
         first = free.text.index(stop)
         params = SamplingParams(temperature=0.0, max_tokens=48, stop=[stop])
-        for llm in (plain, drafted["ngram"], drafted["coupled"]):
+        for llm in (plain, *drafted.values()):
             cut = llm.generate(PROMPTS[1], params)[0].outputs[0]
             assert cut.text == free.text[:first]
             assert (cut.finish_reason, cut.stop_reason) == ("stop", stop)
@@ -120,7 +120,7 @@ def test_eos_and_stop_token_ids_inside_a_draft(plain, drafted):
     stop = free[20]
     first = free.index(stop)
     params = SamplingParams(temperature=0.0, max_tokens=48, stop_token_ids=[stop])
-    for llm in (plain, drafted["ngram"], drafted["coupled"]):
+    for llm in (plain, *drafted.values()):
         cut = llm.generate(PROMPTS[2], params)[0].outputs[0]
         assert cut.token_ids == free[: first + 1]
         assert (cut.finish_reason, cut.stop_reason) == ("stop", stop)

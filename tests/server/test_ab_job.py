@@ -19,9 +19,8 @@ from tests.server.running import running
 @pytest.fixture
 def url(deployment):
     """Serve under one name, as the guide does."""
-    with running(
-        create_app(dataclasses.replace(deployment, names=("qwen3",))), lifespan="off"
-    ) as address:
+    app = create_app(dataclasses.replace(deployment, names=("qwen3",)))
+    with running(app, lifespan="off") as address:
         yield address
 
 
