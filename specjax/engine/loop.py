@@ -62,8 +62,8 @@ class Loop:
         export: sees those that have finished, with their row of the drafter's state.
         learn: sees each then; asked for the drafter's parameters whenever they are used, since
             other runs may have taught it in between.
-        alternate: read one chunk of a prompt, then run a round, so that rows that run never
-            wait for more than one chunk. Otherwise all prompts come first that have a slot.
+        alternate: between two rounds read no more than the largest chunk has positions, so that
+            rows that run never wait longer. Otherwise all prompts come first that have a slot.
         scheduler: whose queue to serve.
         driver: who runs the programs; ``params`` lie where it wants them.
     """
@@ -92,14 +92,19 @@ class Loop:
         self._row: State | None = None  # of the request that is being read
         self._num_read = 0  # positions of it
         self._calm = 0  # rounds for which the batch has been too large
-        self._chunk_was_last = False
+        self._num_unbroken = 0  # positions that were read since the last round
 
     def step(self, max_rounds: int | None = None) -> list[Progress]:
         """Read one chunk of a prompt or run rounds; return the requests that have grown."""
-        patient = self._alternate and self._chunk_was_last and bool(self.scheduler.live)
-        reading = None if patient else self.scheduler.next()
-        self._chunk_was_last = reading is not None
-        return self._run(max_rounds) if reading is None else self._read(reading)
+        reading = self.scheduler.next()
+        chunk = 0 if reading is None else self._next_chunk(reading)
+        together = self._num_unbroken + chunk
+        patient = self._alternate and self.scheduler.live and together > self.plan.chunks[-1]
+        if reading is None or patient:
+            self._num_unbroken = 0
+            return self._run(max_rounds)
+        self._num_unbroken = together
+        return self._read(reading, chunk)
 
     def abort(self, progress: Progress) -> None:
         """Forget a request wherever it is; its slot is free at once."""
@@ -107,14 +112,19 @@ class Loop:
             progress.finish_reason = "abort"
             self._note(progress)
 
-    def _read(self, progress: Progress) -> list[Progress]:
+    def _next_chunk(self, progress: Progress) -> int:
+        """Choose how much of a prompt to read next."""
+        scored = progress.request.params.prompt_logprobs is not None
+        chunks = self.plan.scored_chunks if scored else self.plan.chunks
+        return next_chunk(len(progress.request.prompt) - self._num_read, chunks)
+
+    def _read(self, progress: Progress, chunk: int) -> list[Progress]:
         """Read the next chunk of a prompt; with the last one comes the first token."""
         request, plan = progress.request, self.plan
-        row, start = self._row, self._num_read
+        row, start, length = self._row, self._num_read, len(request.prompt)
         if row is None:
-            row, start = self.begin(*rows.row(request, plan.reading.layout, plan.capacity)), 0
-        scored, length = request.params.prompt_logprobs is not None, len(request.prompt)
-        chunk = next_chunk(length - start, plan.scored_chunks if scored else plan.chunks)
+            row = self.begin(*rows.row(request, plan.reading.layout, plan.capacity))
+        scored = request.params.prompt_logprobs is not None
         engine = self.reader(plan.window(start + chunk + 1), scored)
         row, info, prompt = self.driver.prefill(engine, self._taught(), row, start, chunk)
         if prompt is not None:
@@ -128,7 +138,7 @@ class Loop:
         progress.extend(text.tokens[0], jax.tree.map(lambda x: x[None], info), 0, 1)
         progress.settle(int(text.reason[0]))
         self._note(progress, row)
-        self._row = None
+        self._row, self._num_read = None, 0
         if progress.finish_reason is None:
             self._admit(progress, row)
         return [progress]
@@ -227,7 +237,7 @@ class Loop:
 
     def _let_go(self, progress: Progress) -> None:
         if progress is self.scheduler.reading:
-            self._row = None
+            self._row, self._num_read = None, 0
         slot = self.scheduler.remove(progress)
         if slot is not None and self.state is not None:
             self.state = self.driver.leave(self.state, slot)

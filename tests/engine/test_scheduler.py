@@ -96,7 +96,7 @@ def test_levels_serve_what_they_hold():
 
 
 def test_a_chunk_must_fit_what_may_be_read_at_once():
-    assert served(LEAN, 120, 6, 4, 100).chunks == (16, 32, 64)
+    assert served(LEAN, 120, 6, 4, 100).chunks == (16, 64)
     with pytest.raises(ValueError, match="max_num_batched_tokens=9"):
         served(LEAN, 120, 6, 4, 9)
 

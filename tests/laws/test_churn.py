@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from specjax.drafters.none import silent
+from specjax.engine.driver import XLA
 from specjax.engine.loop import Loop
 from specjax.engine.params import SamplingParams
 from specjax.engine.plan import Level, Plan
@@ -31,7 +32,7 @@ def some(number: int, seed: int) -> list[Request]:
 
 
 @functools.cache
-def plan(sizes: tuple[int, ...], windows: tuple[int, ...]) -> Plan:
+def plan(sizes: tuple[int, ...], windows: tuple[int, ...], chunks: tuple[int, ...] = (16,)) -> Plan:
     level = Level(layout(some(2, 0), h.VOCAB, h.K), h.VOCAB)
     return Plan(
         capacity=h.CAPACITY,
@@ -39,7 +40,7 @@ def plan(sizes: tuple[int, ...], windows: tuple[int, ...]) -> Plan:
         reading=level,
         levels=(level,),
         num_prompt_logprobs=None,
-        chunks=(16,),
+        chunks=chunks,
         scored_chunks=(16,),
         windows=windows,
         history=1,
@@ -127,6 +128,36 @@ def test_across_shapes_a_row_under_churn_is_the_row_alone(name):
     assert events == 0
     drafted = {len(r.drafted) for one in done for r in one.rounds[1:]}
     assert {0, h.K} <= drafted
+
+
+def test_rows_that_run_wait_for_no_more_than_the_largest_chunk():
+    """Several small pieces of prompts may come between two rounds."""
+    read = [0]  # positions since the last round, for each round
+
+    def prefill(*args):
+        read[-1] += args[4]
+        return XLA.prefill(*args)
+
+    def generate(*args):
+        read.append(0)
+        return XLA.generate(*args)
+
+    driver = XLA._replace(prefill=prefill, generate=generate)
+    engine = Engine(h.TARGET, h.CHAINS["ngram"], walk, 0)
+    params, shapes = h.weights(engine.drafter), plan((4,), (h.CAPACITY,), (8, 64))
+    loop = Loop(engine, params, shapes, alternate=True, driver=driver)
+    lengths = (5, 3, 12, 40, 7, 20, 2, 6)
+    asked = [Request(tuple(range(n)), SamplingParams(), 0, n + 20, ()) for n in lengths]
+    first, *others = [Progress(i, request) for i, request in enumerate(asked)]
+    loop.scheduler.put([first])
+    while not loop.scheduler.live:
+        loop.step()
+    read[-1] = 0
+    loop.scheduler.put(others)
+    while len(loop.scheduler):
+        loop.step()
+    assert max(read) <= 64
+    assert set(read) & {16, 24, 32}  # several pieces of 8
 
 
 @functools.cache
