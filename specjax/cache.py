@@ -5,7 +5,7 @@ Rollback needs no function: entries past ``lengths`` are garbage, so it is ``len
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from specjax.types import IDLE, Cache, State
 
@@ -54,6 +54,12 @@ def keep(cache: Cache, path: Int[Array, "B K1"], count: Int[Array, "B"]) -> Cach
         values=tuple(move(leaf) for leaf in cache.values),
     )
     return advance(moved, count)
+
+
+def resize(leaf: Float[Array, "B H T d"], capacity: int) -> Float[Array, "B H T2 d"]:
+    """Give keys or values so many positions a row: the first ones that are there, then zeros."""
+    kept = leaf[:, :, :capacity]
+    return jnp.pad(kept, ((0, 0), (0, 0), (0, capacity - kept.shape[2]), (0, 0)))
 
 
 def admit(state: State, slot: Int[Array, ""], row: State) -> State:

@@ -69,7 +69,7 @@ def time_rounds(
     """Time rounds of one model in every way, in turns."""
     narrow = setting._replace(config=with_dtype(setting.config, "bfloat16"))
     half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), weights)
-    jitted = Stepper(setting, Params(weights, None), 1, setting.capacity)
+    jitted = Stepper(setting, Params(weights, None), 1, setting.window)
     lowered = {
         "eager, float32": Lowered(setting, weights, compile=False),
         "eager, bfloat16": Lowered(narrow, half, compile=False),

@@ -16,12 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
-from specjax import decode
 from specjax.bench.plan import interleave
 from specjax.bench.report import MOST_LOAD, busy
 from specjax.bench.step import fixed_chain
 from specjax.drafters.none import none
-from specjax.engine.driver import generate
+from specjax.engine.driver import generate, init_state
 from specjax.engine.llm import LLM
 from specjax.files import write_json
 from specjax.sampling import Sampling, row_key
@@ -112,7 +111,7 @@ def round_timer(engine: Engine, params: Params, batch_size: int) -> Callable[[],
         stop_ids=jnp.full((batch_size, 1), vocab_size, jnp.int32),
     )
     keys = jnp.stack([row_key(i) for i in range(batch_size)])
-    held = [decode.init_state(engine, params, text, sampling, keys)]
+    held = [init_state(engine, params, text, sampling, keys)]
 
     def seconds() -> float:
         state = held.pop()

@@ -80,7 +80,7 @@ def plain_step(batch: int, reps: int) -> float:
     config, _ = read_config(folder, dtype="float32")
     setting = Setting(config)
     weights = load_params(folder, config)
-    stepper = Stepper(setting, Params(weights, None), batch, setting.capacity)
+    stepper = Stepper(setting, Params(weights, None), batch, setting.window)
     return median_ms(lambda: stepper.seconds(1), reps)
 
 

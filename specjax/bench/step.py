@@ -153,7 +153,7 @@ def time_rows(setting: Setting, weights: PyTree, reps: int) -> list[Row]:
     """Report T(n) / T(1) for every batch size, and each batch's T(1) against batch 1's."""
     rows, alone = [], 0.0
     for batch_size in setting.batches:
-        stepper = Stepper(setting, Params(weights, None), batch_size, setting.capacity)
+        stepper = Stepper(setting, Params(weights, None), batch_size, setting.window)
         calls = [functools.partial(stepper.seconds, nodes) for nodes in setting.nodes]
         interleave(calls, 2)  # compiles, and warms up
         seconds = interleave(calls, reps)

@@ -71,7 +71,7 @@ def choose_driver(device: str, params: Params, *, host_drafter: bool) -> tuple[D
         return XLA, params
     executor = bridge().Executor(device, host_drafter)
     driver = Driver(
-        executor.init_state, executor.place, executor.prefill, executor.generate,
+        executor.init_state, executor.fit, executor.place, executor.prefill, executor.generate,
         executor.admit, executor.leave, executor.select,
     )  # fmt: skip
     return driver, executor.place_params(params)

@@ -22,6 +22,12 @@ from specjax.types import Engine, Params, State, Text
 
 idle = jax.jit(rows.idle, static_argnums=(0, 1, 2))
 
+
+def width(state: State) -> int:
+    """Return how many positions a row's cache has."""
+    return state.cache.keys[0].shape[2]
+
+
 Watch = Callable[[Progress], int | None]  # how many output tokens to keep, if it should stop
 Learn = Callable[[Progress | None], Any]  # what the drafter's parameters are now
 Export = Callable[[Progress, Any], Mapping[str, str]]  # a finished row's drafter state, saved
@@ -122,10 +128,11 @@ class Loop:
         """Read the next chunk of a prompt; with the last one comes the first token."""
         request, plan = progress.request, self.plan
         row, start, length = self._row, self._num_read, len(request.prompt)
+        window = plan.window(start + chunk + 1)
         if row is None:
-            row = self.begin(*rows.row(request, plan.reading.layout, plan.capacity))
-        scored = request.params.prompt_logprobs is not None
-        engine = self.reader(plan.window(start + chunk + 1), scored)
+            row = self.begin(rows.row(request, plan.reading.layout, plan.capacity), window)
+        row = self.driver.fit(row, window)
+        engine = self.reader(window, request.params.prompt_logprobs is not None)
         row, info, prompt = self.driver.prefill(engine, self._taught(), row, start, chunk)
         if prompt is not None:
             ids, values, ranks = jax.device_get(prompt)
@@ -149,8 +156,9 @@ class Loop:
         live, plan = self.scheduler.live, self.plan
         engine = self.decoder(len(live), self._window(), self.level)
         most = min(max_rounds or plan.history, plan.history)
+        state = self.driver.fit(self.state, engine.window)
         state, infos, rounds = self.driver.generate(
-            engine, self._taught(), self.state, most, self._fewest(), plan.history
+            engine, self._taught(), state, most, self._fewest(), plan.history
         )
         self.state = state
         text, infos, rounds = jax.device_get((state.text, infos, rounds))
@@ -164,9 +172,10 @@ class Loop:
             self._note(progress, self.state, slot)
         return [progress for _, progress in grown]
 
-    def begin(self, text: Text, sampling: Sampling, keys: jax.Array) -> State:
-        """Allocate a state."""
-        return self.driver.init_state(self.engine, self.params, text, sampling, keys)
+    def begin(self, laid_out: tuple[Text, Sampling, jax.Array], window: int) -> State:
+        """Allocate a state for rows, to be read through a window."""
+        engine = self.engine._replace(window=window)
+        return self.driver.init_state(engine, self.params, *laid_out)
 
     def stack(self, requests: Sequence[Request], level: Level) -> Sampling:
         """Lay the sampling parameters of a batch out, one row for each request."""
@@ -251,11 +260,13 @@ class Loop:
         )
         if self.state is None:
             nobody = idle(scheduler.num_slots, self.level.layout, plan.capacity)
-            self.state = self.begin(*nobody)
+            self.state = self.begin(nobody, width(row))
         if len(scheduler.live) == scheduler.num_slots:
             self._resize(scheduler.larger())
         if self.level != plan.reading:
             row = row._replace(sampling=self.stack([progress.request], self.level))
+        wider = max(width(self.state), width(row))
+        self.state, row = self.driver.fit(self.state, wider), self.driver.fit(row, wider)
         self.state = self.driver.admit(self.state, scheduler.place(), row)
 
     def _lay_out(self, level: Level) -> None:

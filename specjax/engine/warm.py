@@ -41,7 +41,8 @@ def reading(loop: Loop) -> Iterator[Work]:
             engine = loop.reader(window, scored)
 
             def read(engine=engine, chunk=chunk):
-                return loop.driver.prefill(engine, loop.params, new_row(loop), 0, chunk)
+                row = new_row(loop, engine.window)
+                return loop.driver.prefill(engine, loop.params, row, 0, chunk)
 
             yield read
 
@@ -60,39 +61,39 @@ def pieces(plan: Plan, chunks: tuple[int, ...]) -> set[tuple[int, int]]:
 
 
 def rounds(loop: Loop, level: Level) -> Iterator[Work]:
-    """List the programs of the rounds at one level, from one row to all slots.
+    """List the programs of the rounds at one level, from one row to all slots, window by window.
 
     The state is passed on from one to the next: it is donated.
     """
-    plan, sizes, driver = loop.plan, loop.plan.sizes, loop.driver
+    plan, driver = loop.plan, loop.driver
     now: list[State] = []  # one, once there is one
 
-    def begin(size: int) -> State:
-        if not now:
-            now.append(loop.begin(*idle(size, level.layout, plan.capacity)))
+    def grow(size: int, window: int) -> list[State]:
+        if size == plan.sizes[0]:
+            now[:] = [loop.begin(idle(size, level.layout, plan.capacity), window)]
         else:
             (fewer,) = now
             now[0] = driver.select(fewer, np.zeros(size, np.int32), 0)
             driver.select(now[0], np.zeros(len(fewer.text.reason), np.int32), 0)
-        row = new_row(loop)._replace(sampling=loop.stack([NOBODY], level))
+        row = new_row(loop, window)._replace(sampling=loop.stack([NOBODY], level))
         state = driver.leave(driver.admit(now[0], 0, row), 0)
         now[0] = state._replace(sampling=loop.stack([NOBODY] * size, level))
-        return now[0]
+        return [driver.fit(now[0], other) for other in plan.windows or ()]
 
     def run(engine: Engine):
         now[0], *rest = driver.generate(engine, loop.params, now[0], 1, 1, plan.history)
         return rest
 
-    for fewer, size in zip((0, *sizes), sizes, strict=False):
-        yield lambda size=size: begin(size)
-        for window in plan.windows or ():
+    for window in plan.windows or ():
+        for fewer, size in zip((0, *plan.sizes), plan.sizes, strict=False):
+            yield lambda size=size, window=window: grow(size, window)
             counts = range(fewer + 1, size + 1)
             for engine in {loop.decoder(running, window, level) for running in counts}:
                 yield lambda engine=engine: run(engine)
 
 
-def new_row(loop: Loop) -> State:
+def new_row(loop: Loop, window: int) -> State:
     """Return an idle row, as prompts are read into."""
     text, sampling, keys = rows.row(NOBODY, loop.plan.reading.layout, loop.plan.capacity)
     text = text._replace(reason=jnp.asarray(np.full(1, IDLE, np.int32)))
-    return loop.begin(text, sampling, keys)
+    return loop.begin((text, sampling, keys), window)

@@ -1,7 +1,9 @@
 """Law 9 under churn: whoever comes and goes beside a row, the row says what it says alone."""
 
 import functools
+from collections import Counter
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -13,11 +15,17 @@ from specjax.engine.params import SamplingParams
 from specjax.engine.plan import Level, Plan
 from specjax.engine.rounds import Progress
 from specjax.engine.rows import Request, layout
+from specjax.engine.warm import warm
 from specjax.types import Engine
 from specjax.verify.walk import walk
 from tests.laws import harness as h
 
 MOST = 60  # tokens of a prompt, and of an output
+COMPILING = "/jax/core/compile/backend_compile_duration"
+compiled: Counter[str] = Counter()
+jax.monitoring.register_event_duration_secs_listener(
+    lambda name, seconds, **_: compiled.update([name])
+)
 
 
 def some(number: int, seed: int) -> list[Request]:
@@ -128,6 +136,27 @@ def test_across_shapes_a_row_under_churn_is_the_row_alone(name):
     assert events == 0
     drafted = {len(r.drafted) for one in done for r in one.rounds[1:]}
     assert {0, h.K} <= drafted
+
+
+def test_caches_are_as_large_as_their_window_and_no_change_of_it_compiles_anything():
+    seen = set()
+
+    def generate(engine, params, state, *rest):
+        caches = state.cache, state.drafter.cache
+        seen.add((engine.window, *(leaf.shape[2] for one in caches for leaf in one.keys)))
+        return XLA.generate(engine, params, state, *rest)
+
+    driver = XLA._replace(generate=generate)
+    loop = start(h.CHAINS["draft_model coupled"], (1, 2, 4), (64, h.CAPACITY), driver=driver)
+    for _ in warm(loop):
+        pass
+    before = compiled[COMPILING]
+    assert before > 0
+    seen.clear()
+    churned(loop, some(16, seed=3), seed=4)
+    assert compiled[COMPILING] == before
+    assert {window for window, *_ in seen} == {64, h.CAPACITY}
+    assert all(size == window for window, *sizes in seen for size in sizes)
 
 
 def test_rows_that_run_wait_for_no_more_than_the_largest_chunk():
