@@ -27,7 +27,8 @@ from specjax.weights.load import load_params
 BUNDLED = Path(specjax.__file__).parent / "bundled"
 PROMPTS = [json.loads(line) for line in (BUNDLED / "prompts.jsonl").read_text().splitlines()]
 FOLDERS = ["target", "draft"]
-LEAST_AGREED = 0.3  # what is promised of a head's first draft; what it is, the card says
+# Of a head's first drafts; 0.3 is promised, and here they were 0.69, 0.74, 0.78, 0.33 and 0.41.
+LEAST_AGREED = {"eagle": 0.6, "eagle3": 0.65, "mtp": 0.7, "medusa": 0.3, "mlp_speculator": 0.35}
 CONTEXT, OWN = 128, 32  # tokens of each prompt, and of what the target says next
 # Frozen. Other weights mean: record every golden file (make oracle-record), every head and
 # every figure anew, in the same commit.
@@ -171,4 +172,4 @@ def test_a_head_agrees_with_the_target_on_words_that_neither_was_trained_on(name
     (drafted,) = jax.jit(build_unrolled(config, 1, layers))(params, batch)
     said = batch.token_ids[:, 2:]  # the target's most likely token, in its own part
     agreed = (drafted.logits.argmax(-1) == said)[:, -OWN:].mean()
-    assert agreed > LEAST_AGREED
+    assert agreed > LEAST_AGREED[name]
