@@ -11,6 +11,7 @@ from typing import Any
 from specjax.bench.peers import Arm, in_groups, ours, time_arms, total
 from specjax.bench.prompts import complete, fitting
 from specjax.bench.report import Row, compare
+from specjax.bench.rounds import tokens_per_round
 from specjax.engine.llm import LLM
 from specjax.engine.params import SamplingParams
 from specjax.metrics import LEAST_DISTINCT
@@ -44,7 +45,12 @@ def edit_rows(reps: int, say: Callable[[str], None], model: str = "bundled") -> 
     ]
     timings = time_arms(arms, in_groups(prompts, 1), 1, NUM_TOKENS, reps, say)
     speeds = {name: total(timings["specjax", name]) for name in llms}
-    rounds = {name: tokens_per_round(llm, prompts) for name, llm in llms.items()}
+    params = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
+    asked = [{"prompt_token_ids": prompt} for prompt in prompts]
+    rounds = {
+        name: tokens_per_round([llm.generate(one, params, use_tqdm=False)[0] for one in asked])
+        for name, llm in llms.items()
+    }
     where = f"edit prompts, K = {DEPTH}: "
     better = {"against": "ngram", "goal": "> 1", "met": rounds["suffix"] > rounds["ngram"]}
     rows = [
@@ -61,13 +67,3 @@ def edit_rows(reps: int, say: Callable[[str], None], model: str = "bundled") -> 
         row = compare(f"{where}{name}", rounds[name], "tokens/round", rounds["ngram"], "ngram")
         rows.append(Row(**{**vars(row), **better}) if name == "suffix" else row)
     return rows
-
-
-def tokens_per_round(llm: LLM, prompts: list[list[int]]) -> float:
-    """Return how many tokens a round brought, the first, undrafted one of each prompt aside."""
-    params = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
-    num_rounds = 0
-    for prompt in prompts:
-        *_, last = llm.stream({"prompt_token_ids": prompt}, params)
-        num_rounds += len(last.progress.rounds) - 1
-    return len(prompts) * (NUM_TOKENS - 1) / num_rounds

@@ -20,6 +20,7 @@ from specjax.bench.plan import DRAFT_MODEL, LEARNED, NGRAM, SUFFIX
 from specjax.bench.prompts import complete as complete_prompts
 from specjax.bench.prompts import fitting, not_degenerate
 from specjax.bench.report import MOST_LOAD, busy, num_cores
+from specjax.bench.rounds import tokens_per_round
 from specjax.engine.llm import LLM
 from specjax.engine.params import SamplingParams
 from specjax.files import write_json
@@ -43,6 +44,7 @@ class Half(NamedTuple):
 
     tokens: list[list[int]]
     seconds: float
+    tokens_per_round: float  # the first token of each prompt left out: prefill brings it
     counters: SpecDecodeCounters
 
 
@@ -110,13 +112,14 @@ def complete(llm: LLM, prompts: Sequence[list[int]], batch: int, params: Samplin
     outputs, start = [], time.perf_counter()
     for i in range(0, len(prompts) - batch + 1, batch):
         group = [{"prompt_token_ids": prompt} for prompt in prompts[i : i + batch]]
-        outputs += [one.outputs[0] for one in llm.generate(group, params, use_tqdm=False)]
+        outputs += llm.generate(group, params, use_tqdm=False)
     seconds = time.perf_counter() - start
     counters = SpecDecodeCounters.zeros(max(llm.engine.drafter.depth, 1))
-    for metrics in (one.spec_decode_metrics for one in outputs):
+    for metrics in (one.outputs[0].spec_decode_metrics for one in outputs):
         if metrics is not None:
             counters = counters.add(metrics.per_step_drafted, metrics.per_step_accepted)
-    return Half([list(one.token_ids) for one in outputs], seconds, counters)
+    tokens = [list(one.outputs[0].token_ids) for one in outputs]
+    return Half(tokens, seconds, tokens_per_round(outputs), counters)
 
 
 def take_turn(llm: LLM, prompts: Sequence[list[int]], batch: int, params: SamplingParams) -> Turn:
@@ -128,17 +131,6 @@ def take_turn(llm: LLM, prompts: Sequence[list[int]], batch: int, params: Sampli
     return Turn(known, judged, first.seconds / len(first.tokens), costs)
 
 
-def rounds_of(half: Half) -> int:
-    """Return how many rounds a half took: each brings one token and those accepted."""
-    num_tokens = sum(len(tokens) - 1 for tokens in half.tokens)
-    return num_tokens - half.counters.num_accepted_tokens
-
-
-def tokens_per_round(half: Half) -> float:
-    """Return tokens per round of one request, the first token left out: prefill brings it."""
-    return sum(len(tokens) - 1 for tokens in half.tokens) / max(rounds_of(half), 1)
-
-
 def predict(plain: Turn, turn: Turn, length: int) -> float:
     """Foretell a method's speedup from the other half of the prompts and measured costs.
 
@@ -148,7 +140,7 @@ def predict(plain: Turn, turn: Turn, length: int) -> float:
     """
     seconds = plain.known.seconds / len(plain.known.tokens)
     host = max((seconds - plain.first) / length - plain.costs.plain, 0.0)
-    rounds = length / tokens_per_round(turn.known)
+    rounds = length / turn.known.tokens_per_round
     return seconds / (turn.first + rounds * (turn.costs.whole + host))
 
 
@@ -187,7 +179,7 @@ def make_rows(
                 "batch": batch,
                 "temperature": temperature,
                 "tokens_per_s": num / statistics.median(one.judged.seconds for one in own),
-                "tokens_per_round": tokens_per_round(half),
+                "tokens_per_round": half.tokens_per_round,
                 "acceptance_per_pos": [] if rates is None else list(rates),
                 "draft_s": 0.0 if name == PLAIN else draft * batch,
                 "verify_s": verify * batch,

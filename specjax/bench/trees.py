@@ -18,6 +18,7 @@ from rich.console import Console
 
 from specjax import theory
 from specjax.bench.report import Row, compare, write_rows
+from specjax.bench.rounds import tokens_per_round
 from specjax.bundled import prompts
 from specjax.drafters.tree import Path as NodePath
 from specjax.drafters.tree import Tree, fixed, from_parents
@@ -121,10 +122,3 @@ def acceptance_by_rank(
                     path = said[token]
                     right[level, path[-1]] += 1
     return right / np.maximum(reached, 1)[:, None]
-
-
-def tokens_per_round(outputs: Sequence[RequestOutput]) -> float:
-    """Return emitted tokens / rounds, without the first token of each, which is the prefill's."""
-    done = [one for output in outputs for one in output.outputs]
-    rounds = sum(one.spec_decode_metrics.num_spec_steps for one in done if one.spec_decode_metrics)
-    return sum(len(one.token_ids) - 1 for one in done) / rounds

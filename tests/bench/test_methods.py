@@ -12,7 +12,6 @@ from specjax.bench.methods import (
     Turn,
     bench_methods,
     predict,
-    tokens_per_round,
 )
 from specjax.bundled import HEADS
 from specjax.metrics import SpecDecodeCounters
@@ -23,11 +22,11 @@ NOTHING = SpecDecodeCounters.zeros(3)
 def test_a_prediction_is_prompt_rounds_and_what_the_host_adds():
     """Two prompts of 41 tokens: 0.1 s to read, 40 steps of 10 ms, of which the host takes 2."""
     text = [[0] * 41] * 2
-    rounds = NOTHING.add([3] * 40, [1] * 40)  # 80 tokens in 40 rounds
-    plain = Turn(Half(text, 1.0, NOTHING), Half(text, 9.9, NOTHING), 0.1, Costs(*[0.008] * 3))
+    alone = Half(text, 1.0, 1.0, NOTHING)
+    plain = Turn(alone, alone._replace(seconds=9.9), 0.1, Costs(*[0.008] * 3))
     costs = Costs(0.008, 0.009, 0.010)
-    drafted = Turn(Half(text, 0.7, rounds), Half(text, 9.9, rounds), 0.11, costs)
-    assert tokens_per_round(drafted.known) == 2.0
+    together = Half(text, 0.7, 2.0, NOTHING)
+    drafted = Turn(together, together._replace(seconds=9.9), 0.11, costs)
     assert predict(plain, plain, 40) == pytest.approx(1.0)
     assert predict(plain, drafted, 40) == pytest.approx(0.5 / (0.11 + 20 * 0.012))
 
