@@ -1,6 +1,7 @@
 """``bench peers``: peers write our texts, and rows say what was measured."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,7 @@ SPEEDS |= {("specjax", "plain"): 200.0, ("specjax", "ngram"): 300.0}
     ("method", "options"),
     [("plain", {}), ("ngram", {"options": {"prompt_lookup_num_tokens": 3}}), ("draft_model", {})],
 )
-def test_transformers_writes_our_text_with_every_method(method, options, pair):
+def test_transformers_writes_our_text_with_every_method(method, options: dict[str, Any], pair):
     pytest.importorskip("transformers")
     target, draft = Path(pair.target), Path(pair.draft)
     if method == "draft_model":
