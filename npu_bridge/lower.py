@@ -209,9 +209,8 @@ class Lowering:
 
     def empty(self, aval) -> Value:
         """Make the value of an array without elements; ``torch.export`` saves no such constant."""
-        args = (list(aval.shape),)
-        options = {"dtype": to_dtype(aval.dtype), "device": torch.device(self.report.device)}
-        proxy = self.tracer.create_proxy("call_function", aten.zeros.default, args, options)
+        args = constant(np.zeros((), aval.dtype)), list(aval.shape)  # where the constants are
+        proxy = self.tracer.create_proxy("call_function", aten.new_zeros.default, args, {})
         return Value(proxy, Deferred(lambda: np.zeros(aval.shape, aval.dtype)))
 
     def argument(self, i: int, aval) -> Value:
