@@ -141,7 +141,11 @@ def throughput_rows(concurrency: int, loads: dict[str, list[Load]]) -> list[Row]
 
 
 def latency_rows(loads: dict[str, list[Load]]) -> list[Row]:
-    """Report the time to the first token: each server's median, and how long our tail is."""
+    """Report the time to the first token: our median against a peer's, and how long tails are.
+
+    The tail is the beginning, where all come at once: ours reads one prompt after the other, so
+    that none depends on its mates, and vLLM reads them in one pass.
+    """
     firsts = {name: [t.first for one in found for t in one.told] for name, found in loads.items()}
     median = {name: float(np.median(values)) for name, values in firsts.items()}
     name = f"time to first token, concurrency {TAIL}"
@@ -150,9 +154,11 @@ def latency_rows(loads: dict[str, list[Load]]) -> list[Row]:
         for peer, other in median.items()
         if peer != "specjax"
     ]
-    p99 = float(np.percentile(firsts["specjax"], 99))
-    tail = compare(f"{name}, p99", p99, "s", median["specjax"], "median", at_most=MOST_TAIL)
-    return [*rows, tail]
+    for server, values in firsts.items():
+        p99, goal = float(np.percentile(values, 99)), MOST_TAIL if server == "specjax" else None
+        tail = f"{name}, p99 of {server}"
+        rows.append(compare(tail, p99, "s", median[server], "its median", at_most=goal))
+    return rows
 
 
 def say_where_time_goes(what: str, loads: Sequence[Load], say: Say) -> None:

@@ -48,9 +48,10 @@ def test_rows_compare_medians_and_tails():
     speed, same = throughput_rows(1, found)
     assert (speed.value, speed.peer, speed.met) == (pytest.approx(40), pytest.approx(20), True)
     assert (same.value, same.peer) == (100, 100)
-    median, tail = latency_rows(found)
+    median, tail, theirs = latency_rows(found)
     assert median.ratio == pytest.approx(0.25)
     assert tail.met
+    assert (theirs.ratio, theirs.goal) == (1.0, None)
     (alone,) = throughput_rows(1, {"specjax": found["specjax"]})
     assert alone.peer is None
     assert not latency_rows({"specjax": loads([1], [0.1] * 9 + [1.0])})[0].met
