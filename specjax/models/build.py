@@ -40,12 +40,11 @@ def shapes(config: ModelConfig | HeadConfig) -> PyTree:
 
 
 def init_params(config: ModelConfig | HeadConfig, key: jax.Array) -> PyTree:
-    """Draw fresh weights: a nested dict of arrays, matrices [out, in], std in ** -0.5."""
+    """Draw fresh weights: a nested dict of arrays, matrices [out, in], std in ** -0.5.
 
-    def build(key):
-        return nnx.to_pure_dict(nnx.split(declare(config, nnx.Rngs(key)))[1])
-
-    return jax.jit(build)(key)
+    One by one: a program that draws them all takes seconds to compile, for every config anew.
+    """
+    return nnx.to_pure_dict(nnx.split(declare(config, nnx.Rngs(key)))[1])
 
 
 @functools.cache

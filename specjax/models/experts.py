@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from specjax import ops
 from specjax.config import Experts, ModelConfig
-from specjax.models.parts import MLP
+from specjax.models.parts import MLP, noise
 
 
 class Stack(nnx.Module):
@@ -20,7 +20,7 @@ class Stack(nnx.Module):
 
     def __init__(self, count: int, size_in: int, size_out: int, *, dtype: str, rngs: nnx.Rngs):
         shape = count, size_out, size_in
-        self.weight = nnx.Param(jax.random.normal(rngs(), shape, dtype) * size_in**-0.5)
+        self.weight = nnx.Param(noise(rngs(), shape, dtype, size_in))
 
 
 class Router(nnx.Module):
@@ -29,7 +29,7 @@ class Router(nnx.Module):
     def __init__(self, facts: Experts, size: int, *, dtype: str, rngs: nnx.Rngs):
         self.facts = facts
         shape = facts.n_routed_experts, size
-        self.weight = nnx.Param(jax.random.normal(rngs(), shape, dtype) * size**-0.5)
+        self.weight = nnx.Param(noise(rngs(), shape, dtype, size))
         self.e_score_correction_bias = nnx.Param(jnp.zeros(shape[0], jnp.float32))
 
     def __call__(self, x: Float[Array, "B N D"]) -> Float[Array, "B N E"]:

@@ -3,6 +3,9 @@
 Modules compute and never assign.
 """
 
+import functools
+import math
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -12,12 +15,21 @@ from specjax import ops
 from specjax.config import ModelConfig
 
 
+@functools.partial(jax.jit, static_argnums=(1, 2, 3))
+def noise(key: jax.Array, shape: tuple[int, ...], dtype: str, size_in: int) -> jax.Array:
+    """Draw fresh weights, std ``size_in ** -0.5``: one program for all of the same shape.
+
+    Flat, which compiles up to eight times as fast.
+    """
+    flat = jax.random.normal(key, (math.prod(shape),), dtype) * size_in**-0.5
+    return flat.reshape(shape)
+
+
 class Linear(nnx.Module):
     """A stored matrix [out, in] and, where the architecture has one, a bias."""
 
     def __init__(self, size_in: int, size_out: int, *, bias: bool, dtype: str, rngs: nnx.Rngs):
-        scale = size_in**-0.5
-        self.weight = nnx.Param(jax.random.normal(rngs(), (size_out, size_in), dtype) * scale)
+        self.weight = nnx.Param(noise(rngs(), (size_out, size_in), dtype, size_in))
         self.bias = nnx.Param(jnp.zeros(size_out, dtype)) if bias else None
 
     def __call__(self, x: Float[Array, "*lead I"]) -> Float[Array, "*lead O"]:
@@ -43,7 +55,7 @@ class Embedding(nnx.Module):
     """A table of rows."""
 
     def __init__(self, rows: int, size: int, *, dtype: str, rngs: nnx.Rngs):
-        self.weight = nnx.Param(jax.random.normal(rngs(), (rows, size), dtype) * size**-0.5)
+        self.weight = nnx.Param(noise(rngs(), (rows, size), dtype, size))
 
     def __call__(self, index: Int[Array, "*lead"]) -> Float[Array, "*lead D"]:
         return self.weight[...][index]

@@ -1,6 +1,8 @@
 """``LLM`` on the shipped pair: real text, every drafter, and every way to ask wrongly."""
 
+import dataclasses
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -13,8 +15,12 @@ from hypothesis import strategies as st
 from specjax import LLM, SamplingParams
 from specjax.bundled import prompts
 from specjax.engine import driver
+from tests.checkpoints.shallow import shallow_target
 
 PROMPTS = [entry["turns"][0] for entry in prompts()]
+ONE_PIECE = [PROMPTS[i] for i in (0, 3, 4, 5, 6, 7, 8, 11)]  # read at once, as 192 positions
+TWO_PIECES = PROMPTS[1:3]  # as 128 and 16
+NEVER = 2047  # a stop id that nothing says: so rows with a stop id of their own fit the programs
 DRAFT = {"model": "bundled:draft", "num_speculative_tokens": 4}
 CONFIGS = {
     "ngram": {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4},
@@ -22,7 +28,7 @@ CONFIGS = {
     "coupled": {**DRAFT, "draft_sample_method": "coupled"},
     "probabilistic": {**DRAFT, "draft_sample_method": "probabilistic"},
 }
-GREEDY = SamplingParams(temperature=0.0, max_tokens=48)
+GREEDY = SamplingParams(temperature=0.0, max_tokens=48, stop_token_ids=[NEVER])
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +43,12 @@ def drafted():
     }
 
 
+@pytest.fixture(scope="module")
+def small():
+    """The smaller of the shipped models, for what depends on no model."""
+    return LLM("bundled:draft", max_num_seqs=4)
+
+
 def said(outputs):
     return [
         [(c.text, c.token_ids, c.finish_reason, c.stop_reason) for c in o.outputs] for o in outputs
@@ -46,7 +58,7 @@ def said(outputs):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_greedy_text_is_identical_on_real_prompts(name, plain, drafted):
     """More prompts than slots: rows join and leave; still the same text, in fewer rounds."""
-    few = PROMPTS[::3]
+    few = [*ONE_PIECE[:6], *TWO_PIECES]
     expected = plain.generate(few, GREEDY)
     outputs = drafted[name].generate(few, GREEDY)
     assert said(outputs) == said(expected)
@@ -70,27 +82,27 @@ def test_hot_text_is_identical_for_the_same_seed(name, plain, drafted):
         max_tokens=40,
         stop=["\n\n", "return"],
     )
-    assert said(drafted[name].generate(PROMPTS[:4], params)) == said(
-        plain.generate(PROMPTS[:4], params)
+    assert said(drafted[name].generate(ONE_PIECE[:4], params)) == said(
+        plain.generate(ONE_PIECE[:4], params)
     )
 
 
 def test_probabilistic_drafts_are_exact_and_reproducible(drafted):
-    params = SamplingParams(temperature=0.7, seed=5, max_tokens=24)
-    once, twice = (drafted["probabilistic"].generate(PROMPTS[0], params) for _ in range(2))
+    params = SamplingParams(temperature=0.7, seed=5, max_tokens=24, stop_token_ids=[NEVER])
+    once, twice = (drafted["probabilistic"].generate(ONE_PIECE[:4], params) for _ in range(2))
     assert said(once) == said(twice)
 
 
-def test_sample_i_of_n_uses_seed_plus_i(plain):
-    several = plain.generate(PROMPTS[0], SamplingParams(n=3, seed=10, max_tokens=12))
+def test_sample_i_of_n_uses_seed_plus_i(small):
+    several = small.generate(PROMPTS[0], SamplingParams(n=3, seed=10, max_tokens=12))
     for i, one in enumerate(several[0].outputs):
-        alone = plain.generate(PROMPTS[0], SamplingParams(seed=10 + i, max_tokens=12))
+        alone = small.generate(PROMPTS[0], SamplingParams(seed=10 + i, max_tokens=12))
         assert alone[0].outputs[0].token_ids == one.token_ids
 
 
-def test_all_64_bits_of_a_seed_count(plain):
+def test_all_64_bits_of_a_seed_count(small):
     texts = {
-        plain.generate(PROMPTS[0], SamplingParams(seed=s, max_tokens=16))[0].outputs[0].text
+        small.generate(PROMPTS[0], SamplingParams(seed=s, max_tokens=16))[0].outputs[0].text
         for s in (7, 2**32 + 7, 2**63 + 7)
     }
     assert len(texts) == 3
@@ -98,16 +110,18 @@ def test_all_64_bits_of_a_seed_count(plain):
 
 def test_a_stop_string_that_spans_tokens_and_rounds_cuts_ids_and_text(plain, drafted):
     """The text ends before the stop string, the ids with the token that completed it."""
-    free = plain.generate(PROMPTS[1], GREEDY)[0].outputs[0]
+    free = plain.generate([PROMPTS[1]] * 4, GREEDY)[0].outputs[0]
     tokenizer = plain.get_tokenizer()
-    for middle in range(6, 40, 7):
+    stops = []
+    for middle in range(34, 5, -7):  # the last to stop begins first: the batch keeps its size
         before = tokenizer.decode(free.token_ids[:middle])
-        stop = free.text[len(before) - 2 : len(before) + 3]
-        first = free.text.index(stop)
-        params = SamplingParams(temperature=0.0, max_tokens=48, stop=[stop])
-        for llm in (plain, *drafted.values()):
-            cut = llm.generate(PROMPTS[1], params)[0].outputs[0]
-            assert cut.text == free.text[:first]
+        stops.append(free.text[len(before) - 2 : len(before) + 3])
+    params = [dataclasses.replace(GREEDY, stop=[stop], max_tokens=40) for stop in stops]
+    for llm in (plain, *drafted.values()):
+        outputs = llm.generate([PROMPTS[1]] * len(stops), params)
+        for stop, output in zip(stops, outputs, strict=True):
+            cut = output.outputs[0]
+            assert cut.text == free.text[: free.text.index(stop)]
             assert (cut.finish_reason, cut.stop_reason) == ("stop", stop)
             assert cut.token_ids == free.token_ids[: len(cut.token_ids)]
             whole = tokenizer.decode(cut.token_ids)
@@ -116,14 +130,18 @@ def test_a_stop_string_that_spans_tokens_and_rounds_cuts_ids_and_text(plain, dra
 
 
 def test_eos_and_stop_token_ids_inside_a_draft(plain, drafted):
-    free = plain.generate(PROMPTS[2], GREEDY)[0].outputs[0].token_ids
-    stop = free[20]
-    first = free.index(stop)
-    params = SamplingParams(temperature=0.0, max_tokens=48, stop_token_ids=[stop])
+    """Beside eos, every row has a stop id of its own."""
+    few = [TWO_PIECES[1], *ONE_PIECE[:3]]
+    texts = [output.outputs[0].token_ids for output in plain.generate(few, GREEDY)]
+    stops = [next(t for i, t in enumerate(text) if i >= 20 and t not in text[:i]) for text in texts]
+    params = [
+        SamplingParams(temperature=0.0, max_tokens=48, stop_token_ids=[stop]) for stop in stops
+    ]
     for llm in (plain, *drafted.values()):
-        cut = llm.generate(PROMPTS[2], params)[0].outputs[0]
-        assert cut.token_ids == free[: first + 1]
-        assert (cut.finish_reason, cut.stop_reason) == ("stop", stop)
+        for output, stop, free in zip(llm.generate(few, params), stops, texts, strict=True):
+            cut = output.outputs[0]
+            assert cut.token_ids == free[: free.index(stop) + 1]
+            assert (cut.finish_reason, cut.stop_reason) == ("stop", stop)
 
 
 def test_logprobs_are_reported_for_every_token(plain, drafted):
@@ -149,11 +167,11 @@ def test_logprobs_are_reported_for_every_token(plain, drafted):
         assert token in entry
 
 
-def test_prompt_logprobs_equal_the_logprobs_of_the_same_text_as_output(plain):
+def test_prompt_logprobs_equal_the_logprobs_of_the_same_text_as_output(small):
     params = SamplingParams(temperature=0.0, max_tokens=12, logprobs=0)
-    output = plain.generate(PROMPTS[4], params)[0]
+    output = small.generate(PROMPTS[4], params)[0]
     ids = [*output.prompt_token_ids, *output.outputs[0].token_ids]
-    read = plain.generate(
+    read = small.generate(
         {"prompt_token_ids": ids}, SamplingParams(max_tokens=1, prompt_logprobs=0)
     )[0]
     for entry, token, own in zip(
@@ -165,7 +183,7 @@ def test_prompt_logprobs_equal_the_logprobs_of_the_same_text_as_output(plain):
 def test_k_larger_than_the_room_left():
     """A prompt one token short of max_model_len leaves room for one token, drafted or not."""
     for config in (None, CONFIGS["ngram"], DRAFT):
-        llm = LLM("bundled", speculative_config=config, max_model_len=64)
+        llm = LLM("bundled:draft", speculative_config=config, max_model_len=64)
         ids = [5] * 63
         output = llm.generate({"prompt_token_ids": ids}, SamplingParams(max_tokens=None))[0]
         assert len(output.outputs[0].token_ids) == 1
@@ -194,18 +212,18 @@ def test_streaming_says_what_generate_says(drafted):
     assert len(texts) < len(whole.token_ids)
 
 
-def test_chat_renders_the_template(plain):
+def test_chat_renders_the_template(small):
     conversation = [{"role": "user", "content": "def add(a, b):"}]
-    output = plain.chat(conversation, SamplingParams(temperature=0.0, max_tokens=8))[0]
-    rendered = plain.get_tokenizer().apply_chat_template(conversation)
+    output = small.chat(conversation, SamplingParams(temperature=0.0, max_tokens=8))[0]
+    rendered = small.get_tokenizer().apply_chat_template(conversation)
     assert output.prompt == rendered
-    again = plain.generate({"prompt": rendered}, SamplingParams(temperature=0.0, max_tokens=8))[0]
+    again = small.generate({"prompt": rendered}, SamplingParams(temperature=0.0, max_tokens=8))[0]
     assert again.outputs[0].text == output.outputs[0].text
 
 
-def test_no_new_program_for_another_prompt_of_the_same_size(drafted):
+def test_no_new_program_for_another_prompt_of_the_same_size():
     """Law 8 through the interface: other words, seeds and lengths in the same bucket."""
-    llm = drafted["ngram"]
+    llm = LLM("bundled:draft", speculative_config=CONFIGS["ngram"], max_num_seqs=4)
     llm.generate({"prompt_token_ids": [9] * 20}, SamplingParams(max_tokens=20, seed=0))
     before = (driver.prefill._cache_size(), driver.generate._cache_size())
     for n in (17, 25, 30):
@@ -323,20 +341,21 @@ print(np.abs(read(params) - read(halves)).max() < 1e-4)
 """
 
 
-def test_two_devices_share_the_weights_and_say_the_same():
+def test_two_devices_share_the_weights_and_say_the_same(tmp_path):
     """Tensor parallelism on two virtual CPU devices, in a process of its own; 3 is refused.
 
     Latent attention is split by heads, and every expert like an MLP.
     """
     code = (
         "from specjax import LLM, SamplingParams\n"
+        f"model = {str(shallow_target(tmp_path))!r}\n"
         "p = SamplingParams(temperature=0.0, max_tokens=24)\n"
         "c = {'model': 'bundled:draft', 'num_speculative_tokens': 3}\n"
         "for tp in (1, 2):\n"
-        "    llm = LLM('bundled', tensor_parallel_size=tp, speculative_config=c)\n"
+        "    llm = LLM(model, tensor_parallel_size=tp, speculative_config=c)\n"
         "    print(llm.generate('def f(x):', p)[0].outputs[0].token_ids)\n"
         "try:\n"
-        "    LLM('bundled', tensor_parallel_size=3)\n"
+        "    LLM(model, tensor_parallel_size=3)\n"
         "except ValueError as error:\n"
         "    print(error)\n"
         f"{LATENT}"
@@ -347,13 +366,14 @@ def test_two_devices_share_the_weights_and_say_the_same():
     )
     one, two, refused, split, equal = done.stdout.splitlines()
     assert one == two
+    assert len(set(json.loads(one))) > 4  # it says something
     assert "use one of [1, 2]" in refused
     assert (split, equal) == ("P(None, 'tensor', None)", "True")
 
 
-def test_unseeded_requests_share_no_seed_with_seeded_ones(plain):
+def test_unseeded_requests_share_no_seed_with_seeded_ones(small):
     params = [SamplingParams(max_tokens=16), SamplingParams(max_tokens=16, seed=0)]
-    first, second = plain.generate([PROMPTS[0]] * 2, params)
+    first, second = small.generate([PROMPTS[0]] * 2, params)
     assert first.outputs[0].token_ids != second.outputs[0].token_ids
 
 
@@ -370,10 +390,10 @@ def test_extremes_that_float32_cannot_hold_are_refused(params, message):
         SamplingParams(**params)
 
 
-def test_a_bad_word_of_white_space_is_never_said(plain):
+def test_a_bad_word_of_white_space_is_never_said(small):
     params = SamplingParams(temperature=0.0, max_tokens=24, bad_words=["\n"])
-    newline = plain.get_tokenizer().encode("\n", add_special_tokens=False)
-    assert newline[0] not in plain.generate(PROMPTS[0], params)[0].outputs[0].token_ids
+    newline = small.get_tokenizer().encode("\n", add_special_tokens=False)
+    assert newline[0] not in small.generate(PROMPTS[0], params)[0].outputs[0].token_ids
 
 
 def test_a_request_that_may_say_nothing_is_refused(plain):

@@ -34,7 +34,7 @@ from specjax.models.build import (
     init_params,
 )
 from specjax.topology import ancestors, depths
-from specjax.types import Draft, Drafter, Engine, Params, State, Text
+from specjax.types import Draft, Drafter, Engine, Params, PyTree, State, Text
 from specjax.verify.walk import walk
 
 VOCAB = 40
@@ -111,9 +111,15 @@ def with_head(name: str, tree: Tree | int = K, method: str | None = None) -> Dra
 
 
 @functools.cache
+def tiny_weights() -> PyTree:
+    """The target's: drawn and compiled once for all drafters."""
+    return jax.tree.map(lambda leaf: leaf * 1.3, init_params(TINY, jax.random.key(0)))
+
+
+@functools.cache
 def weights(drafter: Drafter | None = None) -> Params:
     """The target's weights, and a draft: a fresh head, or the target with a little noise."""
-    target = jax.tree.map(lambda leaf: leaf * 1.3, init_params(TINY, jax.random.key(0)))
+    target = tiny_weights()
     for name, (config, _) in HEADS.items():
         if drafter is not None and drafter in (CHAINS.get(name), GROWN.get(name)):
             head = init_params(config, jax.random.key(1))

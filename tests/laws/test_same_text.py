@@ -1,5 +1,7 @@
 """Law 1: same seed, same text. Law 9: a row alone equals the row in a batch."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,6 +34,11 @@ def count_events(result: h.Result, expected: h.Result) -> int:
             assert h.close(result.logprobs[b][i], expected.logprobs[b][i]), (b, i)
         events += bool(differ)
     return events
+
+
+def only(result: h.Result, some: slice) -> h.Result:
+    """Return what a run said in some of its rows."""
+    return result._replace(tokens=result.tokens[some], logprobs=result.logprobs[some])
 
 
 @pytest.mark.parametrize("name", h.CHAINS)
@@ -72,16 +79,20 @@ def test_no_tree_changes_the_text(name):
 
 
 def test_across_shapes_ids_and_logits_agree_over_20_000_tokens():
-    """1(b): other N, B, chunk and window; at most 1 near tie per 10,000 tokens."""
+    """1(b): other N, B, chunk and window; at most 1 near tie per 10,000 tokens.
+
+    Sixteen rows plain, and four by four drafted, with the programs of the tests above.
+    """
     tokens = events = 0
     for seed in range(10):
         rows = h.random_rows(16, seed=100 + seed)
         rows = [row._replace(stop_ids=(), max_tokens=50) for row in rows]
         plain = h.run(h.PLAIN, rows)
-        for name, chunk in CHUNKS.items():
-            drafted = h.run(h.CHAINS[name], rows, chunk=chunk)
+        for (name, chunk), four in itertools.product(CHUNKS.items(), range(0, 16, 4)):
+            some = slice(four, four + 4)
+            drafted = h.run(h.CHAINS[name], rows[some], chunk=chunk)
             tokens += sum(map(len, drafted.tokens))
-            events += count_events(drafted, plain)
+            events += count_events(drafted, only(plain, some))
     assert tokens >= 20_000
     assert events <= tokens / 10_000
 
@@ -92,8 +103,7 @@ def test_a_row_alone_equals_the_row_in_a_batch_across_shapes():
     together = h.run(h.CHAINS["ngram"], rows)
     for b, row in enumerate(rows):
         alone = h.run(h.CHAINS["ngram"], [row])
-        one = together._replace(tokens=[together.tokens[b]], logprobs=[together.logprobs[b]])
-        assert count_events(alone, one) == 0
+        assert count_events(alone, only(together, slice(b, b + 1))) == 0
 
 
 def test_what_others_said_never_changes_the_text():
@@ -123,13 +133,13 @@ def with_(params, index):
 
 def test_the_law_sees_a_window_that_is_too_small():
     """Text alone is a blind test; the logits show attention that misses the last slots."""
-    row = h.Row(tuple(range(1, 36)), 12, seed=0)
-    plain = h.run(h.PLAIN, [row])
+    rows = [h.Row(tuple(range(1, 36)), 12, seed=0)] * 4
+    plain = h.run(h.PLAIN, rows)
 
     def short_sighted(params, tokens, positions, visible, cache, window):
         return h.TARGET.forward(params, tokens, positions, visible, cache, 40)
 
-    broken = h.run(h.PLAIN, [row], target=h.TARGET._replace(forward=short_sighted))
+    broken = h.run(h.PLAIN, rows, target=h.TARGET._replace(forward=short_sighted))
     with pytest.raises(AssertionError):
         count_events(broken, plain)
 

@@ -108,7 +108,8 @@ def test_observe_leaves_the_suffix_index_where_one_long_read_would(chunk):
         start=jnp.maximum(text.lengths - 2, 0),
         count=jnp.ones(4, jnp.int32),
     )
-    again = h.CHAINS["suffix"].observe(None, index, text, seen, h.CAPACITY)
+    observe = jax.jit(h.CHAINS["suffix"].observe, static_argnums=4)
+    again = observe(None, index, text, seen, h.CAPACITY)
     jax.tree.map(np.testing.assert_array_equal, again, fresh)
 
 
@@ -194,17 +195,22 @@ def test_every_record_has_the_shapes_it_declares(name):
         drafter = h.guided(h.TREES[name])
         params = h.knowing(h.run(h.PLAIN, rows, lean=True), rows, 0.9)
     engine = Engine(h.TARGET, drafter, walk, h.CAPACITY, num_logprobs=3)
-    state = h.init_state(engine, params, *h.pack(rows))
-    for start in range(0, 40, 16):
-        state, _, _ = h.prefill(engine, params, state, start, 16)
-    draft, _ = drafter.propose(
-        params.draft, state.drafter, state.text, state.sampling, state.keys, h.CAPACITY
-    )
-    after, info = h.step(engine, params, state)
-    for one in (state, after):
-        sampling = one.sampling
-        assert_shapes(one.text, one.cache, sampling, sampling.penalties, draft, info, one)
-    assert_shapes(info, info.logprobs)
+
+    def first_rounds(params):
+        state = h.init_state(engine, params, *h.pack(rows))
+        for start in range(0, 40, 16):
+            state, _, _ = h.prefill(engine, params, state, start, 16)
+        draft, _ = drafter.propose(
+            params.draft, state.drafter, state.text, state.sampling, state.keys, h.CAPACITY
+        )
+        after, info = h.step(engine, params, state)
+        for one in (state, after):
+            sampling = one.sampling
+            assert_shapes(one.text, one.cache, sampling, sampling.penalties, draft, info, one)
+        assert_shapes(info, info.logprobs)
+        return info
+
+    assert jax.eval_shape(first_rounds, params).num_emitted.shape == (len(rows),)
 
 
 def test_a_wrong_shape_is_seen():
