@@ -81,7 +81,8 @@ def streamed(client: httpx.Client, after_first, **body) -> str:
 def test_the_guides_words_start_it_and_a_signal_drains_it(pair):
     """The legacy guide's command line, with only names changed; flags are translated."""
     words = "--seed 42 -tp 1 --use-v2-block-manager --num_speculative_tokens 5 "
-    words += "--gpu_memory_utilization 0.8 --max-model-len 256 --max-num-seqs 2"
+    words += "--gpu_memory_utilization 0.8 --max-model-len 256 --max-num-seqs 2 "
+    words += "--max-num-batched-tokens 16"
     models = ["--model", pair.target, "--speculative_model", pair.draft]
     with process("specjax.server", *models, *words.split()) as (server, client):
         (known,) = client.get("/v1/models").json()["data"]
@@ -103,7 +104,7 @@ def test_the_guides_words_start_it_and_a_signal_drains_it(pair):
 def test_two_signals_stop_it_and_only_its_owner_may_reach_its_socket(pair, tmp_path):
     socket_file = tmp_path / "socket"
     words = ("serve", pair.target, "--max-model-len", "256", "--max-num-seqs", "1")
-    words += ("--served-model-name", "tiny")
+    words += ("--served-model-name", "tiny", "--max-num-batched-tokens", "16")
     with process("specjax", *words, uds=str(socket_file), SPECJAX_API_KEY="sesame") as (
         server,
         client,
