@@ -214,4 +214,5 @@ def print_rows(rows: Sequence[dict[str, Any]], console: Console) -> None:
     shown = Table(*HEADINGS)
     for row in rows:
         shown.add_row(*cells(row))
-    console.print(shown, width=console.width if console.is_terminal else WIDTH, crop=False)
+    console.width = console.width if console.is_terminal else max(console.width, WIDTH)
+    console.print(shown)
