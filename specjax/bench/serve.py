@@ -48,6 +48,7 @@ GOALS = {1: 1.5, 8: 1.2, 32: None}  # concurrency: least ratio to vLLM's through
 MOST_TAIL = 3.0  # p99 of the time to the first token over its median, at concurrency TAIL
 MOST_OVERHEAD = 1.1  # served over offline time, at concurrency TAIL on the larger shape
 TAIL = 8
+NUM_TAIL = 1000  # requests: of fewer, p99 is what the clients that all begin at once are told
 SHAPE_LENGTHS = 64, 24  # prompt and output tokens on the larger shape
 PAUSE = 0.3  # seconds between turns: the other's threads may still spin
 
@@ -94,10 +95,11 @@ def bench_serve(
         except OracleMissing as missing:
             say(f"vLLM: left out; {missing}")
         loads = {c: take_turns(servers, bodies, c, reps, say) for c in GOALS}
+        tails = {name: long_load(name, url, bodies, say) for name, url in servers.items()}
     for concurrency, found in loads.items():
         say_where_time_goes(f"concurrency {concurrency}", found["specjax"], say)
         rows += throughput_rows(concurrency, found)
-    rows += latency_rows(loads[TAIL])
+    rows += latency_rows(tails)
     rows.append(overhead_row(shape, reps, say))
     print_rows(rows, console, judged=busy_before <= MOST_LOAD)
     if json_file is not None:
@@ -140,13 +142,17 @@ def throughput_rows(concurrency: int, loads: dict[str, list[Load]]) -> list[Row]
     ]
 
 
-def latency_rows(loads: dict[str, list[Load]]) -> list[Row]:
-    """Report the time to the first token: our median against a peer's, and how long tails are.
+def long_load(
+    name: str, url: str, bodies: Bodies, say: Say, *, num_requests: int = NUM_TAIL
+) -> Load:
+    """Keep a server busy for so long that its slowest hundredth means something."""
+    say(f"concurrency {TAIL}, {name}: {num_requests} requests ...")
+    return load(url, [bodies[i % len(bodies)] for i in range(num_requests)], TAIL)
 
-    The tail is the beginning, where all come at once: ours reads one prompt after the other, so
-    that none depends on its mates, and vLLM reads them in one pass.
-    """
-    firsts = {name: [t.first for one in found for t in one.told] for name, found in loads.items()}
+
+def latency_rows(tails: dict[str, Load]) -> list[Row]:
+    """Report the time to the first token: our median against a peer's, and how long tails are."""
+    firsts = {name: [one.first for one in found.told] for name, found in tails.items()}
     median = {name: float(np.median(values)) for name, values in firsts.items()}
     name = f"time to first token, concurrency {TAIL}"
     rows = [

@@ -179,7 +179,7 @@ class Loop:
 
     def stack(self, requests: Sequence[Request], level: Level) -> Sampling:
         """Lay the sampling parameters of a batch out, one row for each request."""
-        each = [jax.device_get(rows.sampling_row(request, level.layout)) for request in requests]
+        each = [rows.sampling_row(request, level.layout) for request in requests]
         stacked = jax.tree.map(lambda *leaves: np.concatenate(leaves), *each)
         return self.driver.place(self.params, stacked)
 

@@ -95,5 +95,5 @@ def rounds(loop: Loop, level: Level) -> Iterator[Work]:
 def new_row(loop: Loop, window: int) -> State:
     """Return an idle row, as prompts are read into."""
     text, sampling, keys = rows.row(NOBODY, loop.plan.reading.layout, loop.plan.capacity)
-    text = text._replace(reason=jnp.asarray(np.full(1, IDLE, np.int32)))
+    text = text._replace(reason=rows.number(IDLE, np.int32))
     return loop.begin((text, sampling, keys), window)

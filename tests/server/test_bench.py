@@ -3,7 +3,13 @@
 import pytest
 
 from specjax.bench.client import Load, Told, load
-from specjax.bench.serve import latency_rows, say_where_time_goes, take_turns, throughput_rows
+from specjax.bench.serve import (
+    latency_rows,
+    long_load,
+    say_where_time_goes,
+    take_turns,
+    throughput_rows,
+)
 
 PROMPTS = [[7, 8, 9], [20, 30], [5] * 12]
 FIXED = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
@@ -29,6 +35,7 @@ def test_servers_take_turns_and_the_first_round_does_not_count(url):
     assert len(loads["specjax"][0].told) == 8  # four times the concurrency
     names = [line.split(", ")[1].split(":")[0] for line in said]
     assert names == ["specjax", "again", "specjax", "again"]
+    assert len(long_load("specjax", url, bodies, said.append, num_requests=5).told) == 5
 
 
 def test_what_does_not_stream_is_an_error(url):
@@ -48,10 +55,10 @@ def test_rows_compare_medians_and_tails():
     speed, same = throughput_rows(1, found)
     assert (speed.value, speed.peer, speed.met) == (pytest.approx(40), pytest.approx(20), True)
     assert (same.value, same.peer) == (100, 100)
-    median, tail, theirs = latency_rows(found)
+    median, tail, theirs = latency_rows({name: each[-1] for name, each in found.items()})
     assert median.ratio == pytest.approx(0.25)
     assert tail.met
     assert (theirs.ratio, theirs.goal) == (1.0, None)
     (alone,) = throughput_rows(1, {"specjax": found["specjax"]})
     assert alone.peer is None
-    assert not latency_rows({"specjax": loads([1], [0.1] * 9 + [1.0])})[0].met
+    assert not latency_rows({"specjax": loads([1], [0.1] * 9 + [1.0])[0]})[0].met
