@@ -5,7 +5,7 @@ one that any wants is in every row, at its neutral value where a row asks for no
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,7 @@ class Request(NamedTuple):
     bad_words: tuple[tuple[int, ...], ...] = ()
 
 
+Host = Any  # a NumPy array, in the place of JAX's until a program takes it
 NOBODY = Request((0,), SamplingParams(temperature=0.0), 0, 1, ())  # not even for noise
 
 
@@ -79,7 +80,7 @@ def row(request: Request, shape: Layout, capacity: int) -> tuple[Text, Sampling,
     The program that allocates its state takes it along: laid out on the device, every number by
     itself, a request took 2 ms longer.
     """
-    tokens = np.zeros((1, capacity), np.int32)
+    tokens: Host = np.zeros((1, capacity), np.int32)
     tokens[0, : len(request.prompt)] = request.prompt
     length, limit = number(len(request.prompt), np.int32), number(request.limit, np.int32)
     text = Text(tokens, length, length, limit, number(RUNNING, np.int32))
@@ -93,7 +94,7 @@ def idle(batch_size: int, shape: Layout, capacity: int) -> tuple[Text, Sampling,
     return jax.tree.map(lambda leaf: jnp.repeat(leaf, batch_size, axis=0), (text, sampling, keys))
 
 
-def number(value, dtype: type = np.float32) -> np.ndarray:
+def number(value, dtype: type = np.float32) -> Host:
     """Lay out one number for one row."""
     return np.full(1, value, dtype)
 
@@ -101,7 +102,7 @@ def number(value, dtype: type = np.float32) -> np.ndarray:
 def sampling_row(request: Request, shape: Layout) -> Sampling:
     """Turn a request's parameters into arrays of one row."""
     params, vocab_size, wanted = request.params, shape.vocab_size, shape.wanted
-    stops = np.full((1, shape.num_stop_ids), vocab_size, np.int32)
+    stops: Host = np.full((1, shape.num_stop_ids), vocab_size, np.int32)
     stops[0, : len(request.stop_ids)] = request.stop_ids
     top_k = params.top_k if params.top_k > 0 else vocab_size
     return Sampling(
@@ -118,7 +119,7 @@ def sampling_row(request: Request, shape: Layout) -> Sampling:
     )
 
 
-def bias_row(params: SamplingParams, vocab_size: int) -> np.ndarray:
+def bias_row(params: SamplingParams, vocab_size: int) -> Host:
     """Merge logit_bias and allowed_token_ids into one [1, V] array."""
     bias = np.zeros((1, vocab_size), np.float32)
     if params.allowed_token_ids is not None:
@@ -129,7 +130,7 @@ def bias_row(params: SamplingParams, vocab_size: int) -> np.ndarray:
     return bias
 
 
-def bad_words_row(request: Request, shape: Layout) -> np.ndarray:
+def bad_words_row(request: Request, shape: Layout) -> Host:
     """Right-align the row's bad words in a [1, W, L] array padded with V."""
     words = np.full((1, shape.num_bad_words, shape.bad_word_length), shape.vocab_size, np.int32)
     for i, word in enumerate(request.bad_words):

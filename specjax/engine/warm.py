@@ -6,7 +6,6 @@ Every program is called once on idle rows, so what is compiled is what will be c
 from collections.abc import Callable, Iterator
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from specjax.engine import rows
