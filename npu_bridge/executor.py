@@ -274,7 +274,7 @@ def rest_on_host(leaf: torch.Tensor) -> Any:
 
 def check_room(state: State, nodes: int) -> None:
     """Raise unless every slot that will be written lies in the cache: in place, none is dropped."""
-    capacity, last = state.cache.keys[0].shape[2], int(np.asarray(state.cache.lengths).max())
+    capacity, last = kv.width(state), int(np.asarray(state.cache.lengths).max())
     if last + nodes > capacity:
         raise RuntimeError(f"{nodes} nodes after {last} do not fit a cache of {capacity} slots")
 

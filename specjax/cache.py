@@ -56,6 +56,11 @@ def keep(cache: Cache, path: Int[Array, "B K1"], count: Int[Array, "B"]) -> Cach
     return advance(moved, count)
 
 
+def width(state: State) -> int:
+    """Return how many positions the rows of a state's caches have."""
+    return state.cache.keys[0].shape[2]
+
+
 def resize(leaf: Float[Array, "B H T d"], capacity: int) -> Float[Array, "B H T2 d"]:
     """Give keys or values so many positions a row: the first ones that are there, then zeros."""
     kept = leaf[:, :, :capacity]

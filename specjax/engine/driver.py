@@ -58,7 +58,7 @@ def fit(state: State, window: int) -> State:
             values=tuple(resize(leaf, window) for leaf in node.values),
         )
 
-    if state.cache.keys[0].shape[2] == window:
+    if cache.width(state) == window:
         return state
     return jax.tree.map(one, state, is_leaf=lambda node: isinstance(node, Cache))
 

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from specjax.cache import width
 from specjax.engine import rows
 from specjax.engine.driver import XLA, Driver
 from specjax.engine.plan import Level, Plan, fitted, next_chunk
@@ -21,12 +22,6 @@ from specjax.sampling import Sampling
 from specjax.types import Engine, Params, State, Text
 
 idle = jax.jit(rows.idle, static_argnums=(0, 1, 2))
-
-
-def width(state: State) -> int:
-    """Return how many positions a row's cache has."""
-    return state.cache.keys[0].shape[2]
-
 
 Watch = Callable[[Progress], int | None]  # how many output tokens to keep, if it should stop
 Learn = Callable[[Progress | None], Any]  # what the drafter's parameters are now

@@ -2,13 +2,12 @@
 
 import asyncio
 import time
-from collections import Counter
 
-import jax
 import pytest
 
 from specjax import LLM, SamplingParams
 from specjax.engine.service import Failed, Full, Service
+from tests.compiles import num_compiled
 
 NGRAM = {
     "method": "ngram",
@@ -32,10 +31,6 @@ EVERYTHING = {
     "logprobs": 3,
     "prompt_logprobs": 2,
 }
-compiled: Counter[str] = Counter()
-jax.monitoring.register_event_duration_secs_listener(
-    lambda name, seconds, **_: compiled.update([name])
-)
 
 
 @pytest.fixture(scope="module")
@@ -77,14 +72,14 @@ def wait_until(ticket) -> None:
 
 def test_nothing_is_compiled_after_the_warm_up(service):
     """Prompts of all lengths, everything a request can ask for, one row and two."""
-    before = compiled["/jax/core/compile/backend_compile_duration"]
+    before = num_compiled()
     assert before > 0
     for length in (1, 15, 16, 17, 40, 60, 80):
         plain, asked = greedy(12), SamplingParams(**EVERYTHING, seed=length, max_tokens=9)
         prompt = {"prompt_token_ids": [9] * length}
         complete_all(service, (prompt, plain))
         complete_all(service, (prompt, plain), (prompt, asked), (prompt, plain))
-    assert compiled["/jax/core/compile/backend_compile_duration"] == before
+    assert num_compiled() == before
 
 
 def test_deltas_add_up_to_the_completion(service):

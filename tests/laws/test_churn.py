@@ -1,9 +1,7 @@
 """Law 9 under churn: whoever comes and goes beside a row, the row says what it says alone."""
 
 import functools
-from collections import Counter
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -18,14 +16,10 @@ from specjax.engine.rows import Request, layout
 from specjax.engine.warm import warm
 from specjax.types import Engine
 from specjax.verify.walk import walk
+from tests.compiles import num_compiled
 from tests.laws import harness as h
 
 MOST = 60  # tokens of a prompt, and of an output
-COMPILING = "/jax/core/compile/backend_compile_duration"
-compiled: Counter[str] = Counter()
-jax.monitoring.register_event_duration_secs_listener(
-    lambda name, seconds, **_: compiled.update([name])
-)
 
 
 def some(number: int, seed: int) -> list[Request]:
@@ -150,11 +144,11 @@ def test_caches_are_as_large_as_their_window_and_no_change_of_it_compiles_anythi
     loop = start(h.CHAINS["draft_model coupled"], (1, 2, 4), (64, h.CAPACITY), driver=driver)
     for _ in warm(loop):
         pass
-    before = compiled[COMPILING]
+    before = num_compiled()
     assert before > 0
     seen.clear()
     churned(loop, some(16, seed=3), seed=4)
-    assert compiled[COMPILING] == before
+    assert num_compiled() == before
     assert {window for window, *_ in seen} == {64, h.CAPACITY}
     assert all(size == window for window, *sizes in seen for size in sizes)
 
