@@ -21,7 +21,7 @@ demo: $(VENV)/.base
 	$(BIN)/specjax demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --durations 15
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --durations 15
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -51,7 +51,7 @@ from specjax import LLM, SamplingParams, decode
 from specjax.bundled import prompts
 from specjax.drafters.draft_model import draft_model
 from specjax.models.toy import markov_target
-from specjax.sampling import CHOOSE, Sampling, row_key
+from specjax.sampling import CHOOSE, Sampling, exponential, row_key
 from specjax.types import Engine, Params, State, Text
 from specjax.verify.rejection import rejection
 from specjax.verify.walk import walk
@@ -78,7 +78,7 @@ class Tables(NamedTuple):
 def choose(logits, temperature, key, index):
     """Sample the token at ``index`` of the text; temperature 0 needs no case of its own."""
     key = jax.random.fold_in(jax.random.fold_in(key, index), CHOOSE)
-    noise = jax.random.gumbel(key, logits.shape, jnp.float32, mode="high")
+    noise = -jnp.log(exponential(key, logits.shape))
     return jnp.argmax(logits + temperature * noise)
 
 

@@ -23,6 +23,14 @@ from tests.oracle import table  # noqa: E402
 jax.config.update("jax_numpy_rank_promotion", "raise")
 enable_compile_cache()
 MOST_MAPS = 15_000
+FIRST = (  # what takes minutes: left to the end, one worker would be alone with it
+    "tests/test_notebooks.py",
+    "tests/oracle/test_text.py",
+    "tests/engine/test_llm.py",
+    "tests/laws/",
+    "tests/oracle/",
+    "tests/bridge/",
+)
 
 
 def pytest_addoption(parser):
@@ -30,6 +38,15 @@ def pytest_addoption(parser):
     group = parser.getgroup("oracle")
     group.addoption("--record", action="store_true", help="Keep vLLM's live answers.")
     group.addoption("--table", type=Path, help="Write the table of comparisons into this file.")
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with the files that take longest."""
+
+    def turn(item) -> int:
+        return next((i for i, name in enumerate(FIRST) if item.nodeid.startswith(name)), len(FIRST))
+
+    items.sort(key=turn)
 
 
 def pytest_terminal_summary(terminalreporter, exitstatus, config):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import jinja2
 import numpy as np
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
 from rich.table import Table
 
 from specjax.ab.compare import Comparison, by_load, compare
@@ -21,6 +21,7 @@ from specjax.theory.intervals import Interval
 from specjax.traces.events import Event, write_trace
 from specjax.traces.explain import Explanation, Measured, explain
 from specjax.viz.acceptance_by_position import acceptance_by_position
+from specjax.viz.figure import figure_of
 from specjax.viz.gains import Gain, gains, predicted_against_measured
 
 Say = Callable[[str], None]
@@ -301,12 +302,12 @@ def page(found: Findings) -> str:
         rows=rows,
         measures=[plain(one) for one in found.measures],
         sentences=sentences(found),
-        pictures=[picture(figure) for figure in figures(found)],
+        pictures=[data_url(axes) for axes in pictures(found)],
         command=found.log.manifest.get("command", ""),
     )
 
 
-def figures(found: Findings) -> list[Figure]:
+def pictures(found: Findings) -> list[Axes]:
     """Draw the gains, predictions against measurements, and acceptance by position."""
     drawn = []
     shown = [
@@ -316,32 +317,25 @@ def figures(found: Findings) -> list[Figure]:
         if one.tpot_gain is not None and one.tps_gain is not None
     ]  # fmt: skip
     if shown:
-        drawn.append(figure_of(gains(shown)[1]))
+        drawn.append(gains(shown)[1])
     pairs = [
         (one.arm.arm, why.speedup, one.tpot_gain)
         for one, why in zip(found.comparisons, found.why, strict=True)
         if why is not None and why.speedup is not None and one.tpot_gain is not None
     ]
     if pairs:
-        drawn.append(figure_of(predicted_against_measured(pairs)[1]))
+        drawn.append(predicted_against_measured(pairs)[1])
     for one in found.measures:
         counted = one.counters
         if counted is not None and counted.num_drafts:
             title = f"{one.arm}: {one.dataset}, load {one.concurrency or 'open'}"
             per_pos = counted.num_accepted_tokens_per_pos
-            drawn.append(
-                figure_of(acceptance_by_position(per_pos, counted.num_drafts, title=title)[1])
-            )
+            drawn.append(acceptance_by_position(per_pos, counted.num_drafts, title=title)[1])
     return drawn
 
 
-def figure_of(ax) -> Figure:
-    """Return the figure around axes."""
-    return ax.figure
-
-
-def picture(figure: Figure) -> str:
-    """Return a figure as a data URL."""
+def data_url(axes: Axes) -> str:
+    """Return axes' figure as a data URL."""
     file = io.BytesIO()
-    figure.savefig(file, format="svg")
+    figure_of(axes).savefig(file, format="svg")
     return "data:image/svg+xml;base64," + base64.b64encode(file.getvalue()).decode()

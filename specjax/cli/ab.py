@@ -173,13 +173,17 @@ def replay(
 ) -> None:
     """Compute everything again from a log, offline."""
     from specjax.ab.records import read_log
-    from specjax.ab.report import figures, markdown
+    from specjax.ab.report import markdown, pictures
+    from specjax.viz.figure import save_figure
 
     if readme is not None:
         around_section(readme, SECTION)
     found = report(read_log(log), out)
     if image is not None:
-        figures(found)[0].savefig(image, dpi=150)
+        drawn = pictures(found)
+        if not drawn:
+            raise ValueError(f"{log}: nothing to draw: it compares no arm with a base yet.")
+        save_figure(drawn[0], image)
         typer.echo(f"wrote {image}")
     if readme is not None:
         shown = picture("gains over the base", image, readme)

@@ -62,12 +62,10 @@ def rules(
         write_json(json_file, [{**row._asdict(), "kept": row.kept} for row in found.rows])
         typer.echo(f"wrote {json_file}")
     if image is not None:
+        from specjax.viz.figure import save_figure
         from specjax.viz.rules import rule_comparison
 
-        _, ax = rule_comparison(found)
-        figure = ax.get_figure(root=True)
-        assert figure is not None
-        figure.savefig(image, dpi=150)
+        save_figure(rule_comparison(found)[1], image)
         typer.echo(f"wrote {image}")
     if readme is not None:
         shown = picture("total variation against tokens per round", image, readme)

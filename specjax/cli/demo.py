@@ -20,6 +20,7 @@ from specjax.engine.params import SamplingParams
 from specjax.engine.rounds import Progress
 from specjax.markdown import around_section, picture, replace_section, table
 from specjax.metrics import SpecDecodeCounters, distinct_bigrams
+from specjax.viz.figure import save_figure
 from specjax.viz.live import legend, show
 from specjax.viz.methods import Method, method_comparison
 
@@ -143,11 +144,11 @@ def run_demo(
     else:
         console.file.write(last_lines(prompts[lively]))
     show(pairs[shown][0], prompts[lively], params[shown], console)
-    save_picture(out, methods, measured)
+    save_figure(method_comparison(methods, note=measured)[1], out)
     if readme is not None:
         cells = [describe(method, equal) for method, equal in zip(methods, same, strict=True)]
-        shown_here = picture("tokens per round and speedup, per method", out, readme)
-        lines = [*table(HEADINGS, cells), "", f"{measured}:", *shown_here]
+        image = picture("tokens per round and speedup, per method", out, readme)
+        lines = [*table(HEADINGS, cells), "", f"{measured}:", *image]
         replace_section(readme, SECTION, lines)
     console.print(f"Saved {out}. {time.monotonic() - started:.0f} s in all.")
     for arm, equal in zip(arms, same, strict=True):
@@ -263,11 +264,3 @@ def describe(method: Method, equal: bool) -> tuple[str, ...]:
         "-" if method.acceptance is None else f"{method.acceptance:.0%}",
         "-" if own else "yes" if equal else "NO",
     )
-
-
-def save_picture(out: Path, methods: Sequence[Method], measured: str) -> None:
-    """Draw the table."""
-    _, axes = method_comparison(methods, note=measured)
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    figure.savefig(out)

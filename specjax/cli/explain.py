@@ -79,12 +79,10 @@ def explain(
         )
         console.print(f"wrote {json_file}", markup=False)
     if out is not None:
+        from specjax.viz.figure import save_figure
         from specjax.viz.round_budget import round_budget
 
-        _, axes = round_budget(found)
-        figure = axes.get_figure(root=True)
-        assert figure is not None
-        figure.savefig(out)
+        save_figure(round_budget(found)[1], out)
         console.print(f"saved {out}", markup=False)
 
 

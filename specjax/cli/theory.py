@@ -56,12 +56,11 @@ def sweep(
     k_max: Annotated[int, typer.Option(min=2, help="The largest K drawn.")] = 12,
 ) -> None:
     """Draw the speedup over alpha and K, with the best K and the break-even line."""
+    from specjax.viz.figure import save_figure
     from specjax.viz.speedup_surface import speedup_surface
 
     surface, axes = speedup_surface(c, k_max=k_max)
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    figure.savefig(out)
+    save_figure(axes, out)
     best = surface.speedup.max()
     typer.echo(f"saved {out}: speedup over alpha and K at c = {c:g}, up to {best:.3g}")
 

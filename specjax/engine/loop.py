@@ -123,7 +123,7 @@ class Loop:
         """Read the next chunk of a prompt; with the last one comes the first token."""
         request, plan = progress.request, self.plan
         row, start, length = self._row, self._num_read, len(request.prompt)
-        window = plan.window(start + chunk + 1)
+        window = plan.window(start + chunk + 1, request.limit + self.engine.drafter.room)
         if row is None:
             row = self.begin(rows.row(request, plan.reading.layout, plan.capacity), window)
         row = self.driver.fit(row, window)

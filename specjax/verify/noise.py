@@ -17,8 +17,8 @@ from specjax import sampling as s
 from specjax.topology import ancestors, depths
 from specjax.types import Draft, Text
 
-# A float32 draw below 2^-23 comes out as 0; this is its mean. A smaller stand-in would let the
-# token win whatever its weight: 1.8% of all tokens at V = 151,936.
+# Others' draws of float32 (ours are never 0) come out as 0 below 2^-23; this is their mean then. A
+# smaller stand-in would let the token win whatever its weight: 1.8% of all tokens at V = 151,936.
 TINY = 2.0**-24
 
 
@@ -51,7 +51,7 @@ def decides(text: Text, draft: Draft) -> Int[Array, "B N"]:
 
 def clocks(keys, positions: Int[Array, "B N"], vocab_size: int, hot) -> Float[Array, "B N V"]:
     """Draw every node's clocks; nodes at one depth share them, for at most one race is run."""
-    return s.draw(jax.random.exponential, s.address(keys, positions, s.RECOVER), vocab_size, hot)
+    return s.draw(s.exponential, s.address(keys, positions, s.RECOVER), vocab_size, hot)
 
 
 def race(weights: Float[Array, "B V"], noise: Noise, node: Int[Array, "B"]) -> Int[Array, "B"]:

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from specjax import theory
 from specjax.theory.arrays import Scalar, require
+from specjax.viz.figure import figure_of
 from specjax.viz.palette import BLACK, ORANGE, PALE, QUIET, SMALL
 
 
@@ -46,8 +47,7 @@ def speedup_surface(
         figure = Figure(figsize=(7.2, 4.6), dpi=150, layout="constrained")
         ax = figure.add_subplot()
     image = ax.pcolormesh(alphas, ks, gain, cmap="cividis", shading="nearest", rasterized=True)
-    figure = ax.get_figure(root=True)
-    assert figure is not None
+    figure = figure_of(ax)
     bar = figure.colorbar(image, ax=ax, pad=0.02)
     bar.set_label("speedup over plain decoding (ratio)", fontsize=SMALL)
     bar.ax.tick_params(labelsize=SMALL)

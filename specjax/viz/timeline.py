@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ft2font import FT2Font
 from matplotlib.patches import FancyBboxPatch
 
+from specjax.viz.figure import figure_of
 from specjax.viz.palette import BLUE, GREEN, ORANGE, QUIET, SKY
 
 ACCEPTED, REJECTED, DISCARDED, CUT = "accepted", "rejected", "discarded", "cut"
@@ -168,8 +169,7 @@ def new_axes(columns: float, rows: float, size: float = 9.0) -> Axes:
 
 def fit_font(ax: Axes, columns: float, rows: float) -> float:
     """Find the largest font size at which the characters fit the axes, 4 to 11 points."""
-    figure, box = ax.get_figure(root=True), ax.get_position()
-    assert figure is not None
+    figure, box = figure_of(ax), ax.get_position()
     wide, high = figure.get_size_inches() * 72 * (box.width, box.height)
     return min(11.0, max(4.0, min(wide / columns, high / rows) / ADVANCE))
 

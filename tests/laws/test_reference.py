@@ -22,12 +22,9 @@ def logits_of(params, tokens):
 @jax.jit
 def noise_of(key, position):
     """The Gumbel noise that decides the token at a position."""
-    return jax.random.gumbel(
-        jax.random.fold_in(jax.random.fold_in(key, position), CHOOSE),
-        (h.VOCAB,),
-        jnp.float32,
-        mode="high",
-    )
+    key = jax.random.fold_in(jax.random.fold_in(key, position), CHOOSE)
+    uniform = jnp.float32(jax.random.bits(key, (h.VOCAB,))) * 2.0**-32 + 2.0**-33
+    return -jnp.log(-jnp.log1p(-jnp.minimum(uniform, 1 - 2.0**-24)))
 
 
 def constrained(logits: np.ndarray, row: h.Row, output: list[int]) -> np.ndarray:

@@ -17,6 +17,7 @@ from specjax.topology import causal
 from tests.oracle.prompts import read
 
 K, NUM_TOKENS, MAX_MODEL_LEN = 3, 64, 512
+WHOLE = ("plain", "ngram", "draft_model")  # replayed on all prompts, the others on every fourth
 GREEDY = {"temperature": 0.0, "max_tokens": NUM_TOKENS, "ignore_eos": True}
 TOLERANCE = 1e-4  # of logits, relative to the largest
 NGRAM = {"method": "ngram", "prompt_lookup_max": 3, "prompt_lookup_min": 1}
@@ -30,12 +31,21 @@ SPECULATIVE = [name for name, config in CONFIGS.items() if config]
 
 
 @functools.cache
-def ours(method: str):
-    """Complete the prompts with specjax; return the engine too."""
+def ours(method: str, step: int = 1):
+    """Complete every ``step``-th prompt with specjax; return the engine too."""
     options = {"max_model_len": MAX_MODEL_LEN, "max_num_seqs": 8}
     llm = LLM("bundled", speculative_config=CONFIGS[method], **options)
-    outputs = llm.generate(read(), SamplingParams(**GREEDY), use_tqdm=False)
+    outputs = llm.generate(read()[::step], SamplingParams(**GREEDY), use_tqdm=False)
     return llm, outputs
+
+
+def both(method: str, vllm):
+    """Return vLLM's answer, then our engine and outputs, all about the same prompts."""
+    theirs = vllm(f"text_{method}", job(method))
+    if vllm.live or method in WHOLE:
+        return theirs, *ours(method)
+    some = {name: theirs[name][::4] for name in ("outputs", "rounds")}
+    return {**some, "counters": None}, *ours(method, 4)
 
 
 def job(method: str) -> dict:
@@ -98,8 +108,8 @@ def triage(name: str, vllm, mine, theirs: dict) -> list[int]:
 
 @pytest.mark.parametrize("method", CONFIGS)
 def test_greedy_text_is_vllms(method, vllm, compared):
-    theirs = vllm(f"text_{method}", job(method))
-    different = triage(f"text_{method}", vllm, ours(method)[1], theirs)
+    theirs, _, mine = both(method, vllm)
+    different = triage(f"text_{method}", vllm, mine, theirs)
     num_tokens = len(theirs["outputs"]) * NUM_TOKENS
     assert len(different) <= 1 + num_tokens / 10_000
     compared(
@@ -110,34 +120,34 @@ def test_greedy_text_is_vllms(method, vllm, compared):
     )
 
 
-def same(method: str, vllm, theirs: dict) -> list[int]:
+def same(method: str, vllm, mine, theirs: dict) -> list[int]:
     """Return the requests with equal texts."""
-    different = triage(f"text_{method}", vllm, ours(method)[1], theirs)
+    different = triage(f"text_{method}", vllm, mine, theirs)
     return [i for i in range(len(theirs["outputs"])) if i not in different]
 
 
 @pytest.mark.parametrize("method", SPECULATIVE)
 def test_every_verified_draft_is_vllms(method, vllm, compared):
-    theirs, mine = vllm(f"text_{method}", job(method)), ours(method)[1]
+    theirs, _, mine = both(method, vllm)
     number = 0
-    for i in same(method, vllm, theirs):
+    for i in same(method, vllm, mine, theirs):
         drafts = [[at, list(draft)] for at, draft in mine[i].outputs[0].drafts]
         assert drafts == theirs["rounds"][i], f"request {i}"
         number += len(drafts)
-    assert number > 1000
+    assert number > 10 * len(mine)
     compared(f"drafts, {method}", "what vLLM verified", f"{number} drafts", "equal")
 
 
 @pytest.mark.parametrize("method", SPECULATIVE)
 def test_counters_are_vllms(method, vllm, compared):
-    theirs, (llm, mine) = vllm(f"text_{method}", job(method)), ours(method)
-    rows, counters = same(method, vllm, theirs), llm.get_metrics()
+    theirs, llm, mine = both(method, vllm)
+    rows, counters = same(method, vllm, mine, theirs), llm.get_metrics()
     for i in rows:
         metrics, expected = mine[i].outputs[0].spec_decode_metrics, theirs["outputs"][i]["metrics"]
         assert metrics is not None
         got = metrics.to_dict()
         assert got == {name: expected[name] for name in got}
-    if len(rows) == len(mine):
+    if len(rows) == len(mine) and theirs["counters"] is not None:
         counted = {m.name: list(m.values) if isinstance(m, Vector) else m.value for m in counters}
         assert counted == {name: theirs["counters"][name] for name in counted}
     total = SpecDecodeCounters.zeros(K)
