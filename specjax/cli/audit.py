@@ -46,7 +46,10 @@ def rules(
     """Run every shipped rule over every draft and all noise, against random laws."""
     from specjax.audit.rules import audit_rules
     from specjax.compile_cache import enable_compile_cache
+    from specjax.viz.figure import check_picture, save_figure
 
+    if image is not None:
+        check_picture(image)
     if readme is not None:
         around_section(readme, SECTION)
     enable_compile_cache()
@@ -62,7 +65,6 @@ def rules(
         write_json(json_file, [{**row._asdict(), "kept": row.kept} for row in found.rows])
         typer.echo(f"wrote {json_file}")
     if image is not None:
-        from specjax.viz.figure import save_figure
         from specjax.viz.rules import rule_comparison
 
         save_figure(rule_comparison(found)[1], image)

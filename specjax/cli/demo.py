@@ -1,13 +1,11 @@
 """``specjax demo``: real prompts, plain and with drafters, the same text and what it took."""
 
-import os
 import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from matplotlib.backend_bases import FigureCanvasBase
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -20,7 +18,7 @@ from specjax.engine.params import SamplingParams
 from specjax.engine.rounds import Progress
 from specjax.markdown import around_section, picture, replace_section, table
 from specjax.metrics import SpecDecodeCounters, distinct_bigrams
-from specjax.viz.figure import save_figure
+from specjax.viz.figure import check_picture, save_figure
 from specjax.viz.live import legend, show
 from specjax.viz.methods import Method, method_comparison
 
@@ -86,10 +84,10 @@ def run_demo(
     Compiling is not timed: every arm completes all prompts once before the clock starts.
     Then the arms take turns, ``reps`` times.
 
-    Raises ValueError or OSError, before any long work, if ``out`` cannot be written;
-    ValueError if too few completions are worth measuring on.
+    Raises ValueError, before any long work, if ``out`` cannot be written, and if too few
+    completions are worth measuring on.
     """
-    check_out(out)
+    check_picture(out)
     if readme is not None:
         around_section(readme, SECTION)
     console = console or Console(highlight=False)
@@ -155,17 +153,6 @@ def run_demo(
         if not equal:
             console.print(f"DIFFERENT TEXT: {arm.name} did not write what {arm.plain} wrote.")
     return all(same)
-
-
-def check_out(out: Path) -> None:
-    """Raise ValueError or OSError unless a picture can be written to ``out``."""
-    folder, formats = out.parent, FigureCanvasBase.get_supported_filetypes()
-    if not folder.is_dir():
-        raise ValueError(f"--out {out}: {folder} is not a folder; create it first.")
-    if out.is_dir() or not os.access(out if out.exists() else folder, os.W_OK):
-        raise ValueError(f"--out {out} cannot be written.")
-    if out.suffix and out.suffix[1:].lower() not in formats:
-        raise ValueError(f"--out {out} must end in one of {', '.join(sorted(formats))}.")
 
 
 def last_lines(prompt: str, num_lines: int = 2) -> str:

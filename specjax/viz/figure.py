@@ -1,8 +1,10 @@
 """The figure around axes, and its file."""
 
+import os
 from pathlib import Path
 
 from matplotlib.axes import Axes
+from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.figure import Figure
 
 from specjax.files import write_atomically
@@ -15,10 +17,22 @@ def figure_of(ax: Axes) -> Figure:
     return figure
 
 
+def check_picture(file: Path) -> None:
+    """Raise ValueError unless a picture can be written there: before the work, not after it."""
+    folder, formats = file.parent, FigureCanvasBase.get_supported_filetypes()
+    if not folder.is_dir():
+        raise ValueError(f"picture {file}: {folder} is not a folder; create it first.")
+    if file.is_dir() or not os.access(file if file.exists() else folder, os.W_OK):
+        raise ValueError(f"picture {file} cannot be written.")
+    if file.suffix and file.suffix[1:].lower() not in formats:
+        raise ValueError(f"picture {file} must end in one of {', '.join(sorted(formats))}.")
+
+
 def save_figure(ax: Axes, file: Path) -> None:
     """Write axes' figure, whole or not at all, as the suffix says; without one as PNG.
 
-    Raises ValueError for a suffix that matplotlib does not know.
+    Raises ValueError as `check_picture` does.
     """
+    check_picture(file)
     with write_atomically(file) as opened:
         figure_of(ax).savefig(opened, format=file.suffix[1:] or "png")

@@ -1,4 +1,4 @@
-"""The demo's numbers agree with each other, and a bad --out is found before the work."""
+"""The demo's numbers agree with each other."""
 
 import io
 
@@ -7,7 +7,7 @@ from rich.console import Console
 
 from specjax.bench.plan import LEARNED
 from specjax.bundled import HEADS
-from specjax.cli.demo import ARMS, Arm, Run, check_out, last_lines, run_demo, summarize
+from specjax.cli.demo import ARMS, Arm, Run, last_lines, run_demo, summarize
 from specjax.metrics import SpecDecodeCounters
 
 PLAIN = Run((tuple(range(100)),), 99, SpecDecodeCounters.zeros(4))
@@ -24,14 +24,6 @@ def test_tokens_per_second_and_speedup_are_one_estimate():
     assert mine.spread == pytest.approx((1.25, 2.0))
     assert mine.tokens_per_second == pytest.approx(plain.tokens_per_second * mine.speedup)
     assert mine.tokens_per_round == 3.0
-
-
-@pytest.mark.parametrize("name", ["missing/demo.png", "demo.txt2", ""])
-def test_a_picture_that_cannot_be_written_is_refused(name, tmp_path):
-    with pytest.raises(ValueError, match="--out"):
-        check_out(tmp_path / name)
-    assert list(tmp_path.iterdir()) == []
-    check_out(tmp_path / "demo.png")
 
 
 def test_every_method_that_ships_has_an_arm():
