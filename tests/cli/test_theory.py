@@ -60,7 +60,7 @@ def test_sweep_saves_the_picture(tmp_path):
     [
         (("speedup", "--alpha", 1.5, "--k", 3), "alpha must be in [0, 1], got 1.5"),
         (("speedup", "--alpha", 0.5, "--k", 3, "--c", -1), "c must be at least 0, got -1"),
-        (("sweep", "--out", "/nowhere/surface.png"), "No such file or directory"),
+        (("sweep", "--out", "/nowhere/surface.png"), "/nowhere is not a folder"),
         (("sweep", "--out", "surface.docx"), "docx"),
     ],
 )
