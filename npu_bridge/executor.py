@@ -91,7 +91,7 @@ class Executor:
         else:
             guess = engine.drafter.init(params.draft, batch_size, capacity + SPARE)
             guess = jax.tree.map(self.allocate, guess)
-        text, sampling = jax.tree.map(jnp.asarray, (text, sampling))
+        text, sampling = self.place(params, (text, sampling))
         return State(text, cache, guess, sampling, keys)
 
     def fit(self, state: State, window: int) -> State:

@@ -3,7 +3,7 @@
 import base64
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -307,9 +307,8 @@ def page(found: Findings) -> str:
     )
 
 
-def pictures(found: Findings) -> list[Axes]:
+def pictures(found: Findings) -> Iterator[Axes]:
     """Draw the gains, predictions against measurements, and acceptance by position."""
-    drawn = []
     shown = [
         Gain(f"{one.arm.dataset}, {one.base.concurrency or 'open'}", one.arm.arm, one.tpot_gain,
              one.tps_gain)
@@ -317,21 +316,20 @@ def pictures(found: Findings) -> list[Axes]:
         if one.tpot_gain is not None and one.tps_gain is not None
     ]  # fmt: skip
     if shown:
-        drawn.append(gains(shown)[1])
+        yield gains(shown)[1]
     pairs = [
         (one.arm.arm, why.speedup, one.tpot_gain)
         for one, why in zip(found.comparisons, found.why, strict=True)
         if why is not None and why.speedup is not None and one.tpot_gain is not None
     ]
     if pairs:
-        drawn.append(predicted_against_measured(pairs)[1])
+        yield predicted_against_measured(pairs)[1]
     for one in found.measures:
         counted = one.counters
         if counted is not None and counted.num_drafts:
             title = f"{one.arm}: {one.dataset}, load {one.concurrency or 'open'}"
             per_pos = counted.num_accepted_tokens_per_pos
-            drawn.append(acceptance_by_position(per_pos, counted.num_drafts, title=title)[1])
-    return drawn
+            yield acceptance_by_position(per_pos, counted.num_drafts, title=title)[1]
 
 
 def data_url(axes: Axes) -> str:

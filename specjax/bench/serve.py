@@ -147,7 +147,9 @@ def long_load(
 ) -> Load:
     """Keep a server busy for so long that its slowest hundredth means something."""
     say(f"concurrency {TAIL}, {name}: {num_requests} requests ...")
-    return load(url, [bodies[i % len(bodies)] for i in range(num_requests)], TAIL)
+    done = load(url, [bodies[i % len(bodies)] for i in range(num_requests)], TAIL)
+    say(f"concurrency {TAIL}, {name}: {done.speed:.0f} tokens/s")
+    return done
 
 
 def latency_rows(tails: dict[str, Load]) -> list[Row]:

@@ -174,16 +174,18 @@ def replay(
     """Compute everything again from a log, offline."""
     from specjax.ab.records import read_log
     from specjax.ab.report import markdown, pictures
-    from specjax.viz.figure import save_figure
+    from specjax.viz.figure import check_picture, save_figure
 
+    if image is not None:
+        check_picture(image)
     if readme is not None:
         around_section(readme, SECTION)
     found = report(read_log(log), out)
     if image is not None:
-        drawn = pictures(found)
-        if not drawn:
+        first = next(pictures(found), None)
+        if first is None:
             raise ValueError(f"{log}: nothing to draw: it compares no arm with a base yet.")
-        save_figure(drawn[0], image)
+        save_figure(first, image)
         typer.echo(f"wrote {image}")
     if readme is not None:
         shown = picture("gains over the base", image, readme)

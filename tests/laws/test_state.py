@@ -122,7 +122,7 @@ def test_a_listener_writes_down_what_one_pass_would_and_leaves_the_text():
     shown, _ = jax.jit(one_pass)(h.weights().target, text.tokens)
     for b, length in enumerate(np.asarray(text.lengths)):
         expected = np.asarray(shown.taps)[b, : length - 1]
-        np.testing.assert_allclose(heard[b, : length - 1], expected, atol=5e-5)
+        np.testing.assert_allclose(heard[b, : length - 1], expected, atol=2e-5)
         assert not heard[b, length - 1 :].any()
 
 
