@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from specjax.threefry import THREEFRY
 from specjax.topology import ancestors
 from specjax.types import Draft, Logprobs, Text
 
@@ -46,7 +47,7 @@ class Sampling(NamedTuple):
 def row_key(seed: int) -> Key[Array, ""]:
     """Make a row's key from all 64 bits of its seed (``jax.random.key`` drops the upper 32)."""
     words = np.array([(seed >> 32) & 0xFFFFFFFF, seed & 0xFFFFFFFF], np.uint32)
-    return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
+    return jax.random.wrap_key_data(jnp.asarray(words), impl=THREEFRY)
 
 
 def address(keys: Key[Array, "B"], positions: Int[Array, "B N"], stream: int) -> Key[Array, "B N"]:
