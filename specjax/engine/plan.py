@@ -96,7 +96,7 @@ def fitted(
         windows=None,
         history=HISTORY,
         patience=0,
-        worth=32,
+        worth=256,  # 1 to 3 s to compile, against 1 to 3 ms a round: many rounds must be to come
     )
 
 

@@ -34,7 +34,7 @@ def test_a_prediction_is_prompt_rounds_and_what_the_host_adds():
 def test_a_run_writes_rows_and_its_section(tmp_path):
     file, readme = tmp_path / "methods.json", tmp_path / "README.md"
     readme.write_text("<!-- methods: begin -->\nold\n<!-- methods: end -->\n")
-    bench_methods(file, names=["ngram"], num_tokens=24, reps=1, readme=readme)
+    bench_methods(file, names=["ngram"], num_tokens=12, reps=1, readme=readme)
     plain, ngram = json.loads(file.read_text())
     assert (plain["method"], ngram["method"], ngram["k"]) == (PLAIN, "ngram", 3)
     assert (plain["speedup"], plain["tokens_per_round"]) == (1.0, 1.0)

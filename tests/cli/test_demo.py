@@ -39,7 +39,7 @@ def test_the_demo_measures_the_bundled_pair_and_writes_its_section(tmp_path):
     readme.write_text("# Title\n\n<!-- demo: begin -->\nold\n<!-- demo: end -->\n\nrest\n")
     out = tmp_path / "demo.png"
     console = Console(file=said, width=200)
-    assert run_demo(out, arms=SOME, num_tokens=24, reps=1, readme=readme, console=console)
+    assert run_demo(out, arms=SOME, num_tokens=12, reps=1, readme=readme, console=console)
     assert out.stat().st_size > 10_000
     text = readme.read_text()
     assert "old" not in text

@@ -249,7 +249,7 @@ def law_of(drafter: Drafter) -> np.ndarray:
         jax.tree.map(lambda leaf: jnp.repeat(leaf, MANY, axis=0), one) for one in (text, sampling)
     )
     sampling = sampling._replace(stop_ids=jnp.full((MANY, 1), V, jnp.int32))
-    state = h.init_state(engine, params, text, sampling, jax.random.split(jax.random.key(3), MANY))
+    state = h.init_state(engine, params, text, sampling, jax.random.split(s.row_key(3), MANY))
     state, _, _ = h.prefill(engine, params, state, 0, 1)
     state, _, _ = h.generate(engine, params, state, HORIZON, 1, HORIZON)
     tokens = np.asarray(state.text.tokens)[:, 1 : 1 + HORIZON]

@@ -13,6 +13,7 @@ import pytest
 from specjax import LLM, SamplingParams
 from specjax.audit.statistics import ALPHA, p_value, sample_size
 from specjax.engine import driver, rows
+from specjax.sampling import row_key
 
 K, NUM_TOKENS, CAPACITY = 2, 3, 64
 NUM_CELLS = 24  # about as many pairs of tokens are common enough to stand alone
@@ -66,7 +67,7 @@ def ours(case: str) -> tuple[list[int], list[Counter], float]:
     one = driver.init_state(engine, llm.params, *rows.row(request, shape, CAPACITY))
     one, _, _ = driver.prefill(engine, llm.params, one, 0, len(prompt) - 1)
     for batch in range(-(-NUM_DRAWS // BATCH)):
-        keys = jax.random.split(jax.random.key(batch), BATCH)
+        keys = jax.random.split(row_key(batch), BATCH)
         state = jax.tree.map(lambda leaf: jnp.repeat(leaf, BATCH, axis=0), one)._replace(keys=keys)
         state, _, _ = driver.prefill(engine, llm.params, state, len(prompt) - 1, 1)
         state, infos, _ = driver.generate(engine, llm.params, state, 8, 1, 8)

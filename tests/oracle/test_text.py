@@ -17,7 +17,8 @@ from specjax.topology import causal
 from tests.oracle.prompts import read
 
 K, NUM_TOKENS, MAX_MODEL_LEN = 3, 64, 512
-WHOLE = ("plain", "ngram", "draft_model")  # replayed on all prompts, the others on every fourth
+WHOLE = ("plain", "ngram", "draft_model")  # replayed on all prompts, the others on `FEW`
+FEW = range(80, 129)  # tokens of a prompt: read by one program; of these, every second
 GREEDY = {"temperature": 0.0, "max_tokens": NUM_TOKENS, "ignore_eos": True}
 TOLERANCE = 1e-4  # of logits, relative to the largest
 NGRAM = {"method": "ngram", "prompt_lookup_max": 3, "prompt_lookup_min": 1}
@@ -31,12 +32,18 @@ SPECULATIVE = [name for name, config in CONFIGS.items() if config]
 
 
 @functools.cache
-def ours(method: str, step: int = 1):
-    """Complete every ``step``-th prompt with specjax; return the engine too."""
+def ours(method: str, some: tuple[int, ...] | None = None):
+    """Complete all prompts, or some, with specjax; return the engine too."""
     options = {"max_model_len": MAX_MODEL_LEN, "max_num_seqs": 8}
     llm = LLM("bundled", speculative_config=CONFIGS[method], **options)
-    outputs = llm.generate(read()[::step], SamplingParams(**GREEDY), use_tqdm=False)
-    return llm, outputs
+    asked = read() if some is None else [read()[i] for i in some]
+    return llm, llm.generate(asked, SamplingParams(**GREEDY), use_tqdm=False)
+
+
+def few() -> tuple[int, ...]:
+    """Choose prompts of much the same length."""
+    lengths = [len(output.prompt_token_ids) for output in ours("plain")[1]]
+    return tuple(i for i, length in enumerate(lengths) if length in FEW)[::2]
 
 
 def both(method: str, vllm):
@@ -44,8 +51,8 @@ def both(method: str, vllm):
     theirs = vllm(f"text_{method}", job(method))
     if vllm.live or method in WHOLE:
         return theirs, *ours(method)
-    some = {name: theirs[name][::4] for name in ("outputs", "rounds")}
-    return {**some, "counters": None}, *ours(method, 4)
+    some = {name: [theirs[name][i] for i in few()] for name in ("outputs", "rounds")}
+    return {**some, "counters": None}, *ours(method, few())
 
 
 def job(method: str) -> dict:
