@@ -75,12 +75,15 @@ def pytest_terminal_summary(terminalreporter, exitstatus, config):
 def compiled(request):
     """Compile without LLVM's optimisation where only what a program says is asked.
 
-    Those files took 30% less CPU time so; their order keeps such programs from the others.
+    Those files took 30% less CPU time so; their order keeps such programs from the others. What
+    they start is told by the environment.
     """
     quickly = place(request.node.nodeid) == len(AS_SHIPPED)
-    jax.config.update("jax_disable_most_optimizations", quickly)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", str(int(quickly)))
+        jax.config.update("jax_disable_most_optimizations", quickly)
+        yield
+        jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specjax import sampling as s
 from specjax.audit import statistics as stats
 from specjax.audit.prefixes import spell, texts
 from specjax.config import FeatureConfig
