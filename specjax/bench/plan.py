@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 from specjax.bundled import HEADS
 from specjax.config import ModelConfig
-from specjax.models.build import FEATURE_HEADS
 
 QWEN3_100M = ModelConfig(
     vocab_size=16384,
@@ -38,16 +37,10 @@ SUFFIX: dict[str, Any] = {
     "suffix_decoding_max_cached_requests": 0,  # arms are asked again: no arm may know its answers
 }
 DRAFT_MODEL: dict[str, Any] = {"method": "draft_model", "num_speculative_tokens": DEPTH}
-# 8 nodes are such a shape, too, and pay where later tokens are often right, as those of heads
-# that were trained on their own drafts: on the shipped completions, 64 tokens each, mtp gains
-# 1.38x with K = 3 and 1.42x with K = 7
-FAR = 7
+# also of heads that were trained on their own drafts, whose later tokens are often right: mtp gains
+# 1.38x with K = 3 and 1.42x with K = 7 on one machine, 1.32x and 1.20x on another
 LEARNED: dict[str, dict[str, Any]] = {  # the heads that ship with the bundled target
-    name: {
-        "method": name,
-        "model": f"bundled:{name}",
-        "num_speculative_tokens": FAR if name in FEATURE_HEADS else DEPTH,
-    }
+    name: {"method": name, "model": f"bundled:{name}", "num_speculative_tokens": DEPTH}
     for name in HEADS
 }
 
