@@ -30,7 +30,8 @@ def test_the_client_hears_the_offline_texts_and_the_servers_times(url, offline):
 
 def test_servers_take_turns_and_the_first_round_does_not_count(url):
     said, bodies = [], [{"prompt": [7, 8], **FIXED, "max_tokens": 2}] * 3
-    loads = take_turns({"specjax": url, "again": url}, bodies, 2, 1, said.append)
+    servers = {"specjax": url, "again": url}
+    loads = take_turns(servers, bodies, 2, 1, said.append, num_requests=3)
     assert [len(found) for found in loads.values()] == [1, 1]
     assert len(loads["specjax"][0].told) == 8  # four times the concurrency
     names = [line.split(", ")[1].split(":")[0] for line in said]
