@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 FLOORS = (
     ("types",),
-    ("ops", "topology", "metrics", "theory", "config", "threefry"),
+    ("ops", "topology", "metrics", "theory", "config", "generators"),
     ("cache", "sampling"),
     ("models",),
     ("drafters", "verify"),

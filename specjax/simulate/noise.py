@@ -7,12 +7,11 @@ twenty rounds, and doubles the speed of ``chain`` on a CPU. Keys of it go wherev
 uniformity and its independence across addresses. A key is two words [2] of uint32.
 """
 
-import math
-
 import jax
 import jax.numpy as jnp
-from jax.extend.random import define_prng_impl
 from jaxtyping import Array, Key
+
+from specjax.generators import generator
 
 GOLDEN, SPREAD = 0x9E3779B9, 0x9E3779B1
 FIRST, SECOND = 0x21F0AAAD, 0x735A2D97
@@ -37,24 +36,12 @@ def fold_in(words, data):
     return jnp.stack([first, mix(words[1] + first)])
 
 
-def split(words, shape: tuple[int, ...]):
-    """Derive several keys: those of the addresses 0, 1, ..."""
-    index = jnp.arange(math.prod(shape), dtype=jnp.uint32)
-    return jax.vmap(fold_in, (None, 0))(words, index).reshape(*shape, 2)
+def hash_index(words, index):
+    """Hash the index of each wanted word with the key."""
+    return mix(mix(index * jnp.uint32(SPREAD) + words[0]) ^ words[1])
 
 
-def random_bits(words, width: int, shape: tuple[int, ...]):
-    """Hash the index of each wanted word with the key. Raises ValueError for 64-bit words."""
-    if width not in (8, 16, 32):
-        raise ValueError(f"this generator makes words of 8, 16 or 32 bits, not {width}")
-    index = jnp.arange(math.prod(shape), dtype=jnp.uint32).reshape(shape)
-    bits = mix(mix(index * jnp.uint32(SPREAD) + words[0]) ^ words[1])
-    return bits.astype({8: jnp.uint8, 16: jnp.uint16, 32: jnp.uint32}[width])
-
-
-GENERATOR = define_prng_impl(
-    key_shape=(2,), seed=seed, split=split, random_bits=random_bits, fold_in=fold_in, name="mix32"
-)
+GENERATOR = generator("mix32", seed, fold_in, hash_index)
 
 
 def noise_key(value: int | Array) -> Key[Array, ""]:

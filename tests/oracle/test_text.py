@@ -51,8 +51,9 @@ def both(method: str, vllm):
     theirs = vllm(f"text_{method}", job(method))
     if vllm.live or method in WHOLE:
         return theirs, *ours(method)
-    some = {name: [theirs[name][i] for i in few()] for name in ("outputs", "rounds")}
-    return {**some, "counters": None}, *ours(method, few())
+    some = few()
+    kept = {name: [theirs[name][i] for i in some] for name in ("outputs", "rounds")}
+    return {**kept, "counters": None}, *ours(method, some)
 
 
 def job(method: str) -> dict:

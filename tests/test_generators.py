@@ -1,11 +1,11 @@
-"""The generator of a row's noise: every number is JAX's own."""
+"""The generator of a row's noise: every number is JAX's own (the other: simulate/test_noise)."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax.threefry import THREEFRY
+from specjax.generators import THREEFRY
 
 WORDS = np.random.default_rng(0).integers(0, 2**32, (6, 2), dtype=np.uint32)
 OURS = jax.random.wrap_key_data(jnp.asarray(WORDS), impl=THREEFRY)
@@ -35,3 +35,8 @@ def test_everything_made_of_them_is_jaxs():
     for seed in (0, 3, 2**31 - 1):
         words = jax.random.key_data(jax.random.key(seed, impl=THREEFRY))
         np.testing.assert_array_equal(words, jax.random.key_data(jax.random.key(seed)))
+
+
+def test_words_of_64_bits_are_refused():
+    with jax.enable_x64(True), pytest.raises(ValueError, match="8, 16 or 32 bits, not 64"):
+        jax.random.bits(OURS[0], (4,), jnp.uint64)
