@@ -14,7 +14,7 @@ import numpy as np
 from specjax.cache import width
 from specjax.engine import rows
 from specjax.engine.driver import XLA, Driver
-from specjax.engine.plan import Level, Plan, fitted, next_chunk
+from specjax.engine.plan import Level, Plan, fitted
 from specjax.engine.rounds import Progress
 from specjax.engine.rows import Request
 from specjax.engine.scheduler import Scheduler
@@ -116,8 +116,8 @@ class Loop:
     def _next_chunk(self, progress: Progress) -> int:
         """Choose how much of a prompt to read next."""
         scored = progress.request.params.prompt_logprobs is not None
-        chunks = self.plan.scored_chunks if scored else self.plan.chunks
-        return next_chunk(len(progress.request.prompt) - self._num_read, chunks)
+        left = len(progress.request.prompt) - self._num_read
+        return self.plan.next_chunk(self._num_read, left, scored)
 
     def _read(self, progress: Progress, chunk: int) -> list[Progress]:
         """Read the next chunk of a prompt; with the last one comes the first token."""

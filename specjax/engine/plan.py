@@ -3,8 +3,8 @@
 ``LLM.generate`` knows its requests and takes the smallest shapes that serve them, compiled when
 they are first met. A service does not know who will come: all its shapes are set beforehand, and
 few, since each takes seconds to compile and about 100 of the 65,530 memory maps of a process:
-2 levels x slots 1, 2, 4, ... x windows, and one per piece of a prompt x windows. That is 43 for 8
-slots and 2,048 tokens, 61 for 64 slots (tests/engine/test_scheduler.py).
+2 levels x slots 1, 2, 4, ... x windows, and one per piece of a prompt x windows. That is 50 for 8
+slots and 2,048 tokens, 68 for 64 slots (tests/engine/test_scheduler.py).
 """
 
 from collections.abc import Sequence
@@ -20,6 +20,9 @@ HISTORY = 64  # rounds per entry of the compiled loop
 # two whole prompts: one by one, the slowest hundredth of 8 clients waited 3.4 times the median.
 CHUNKS = 16, 64, 128, 192, 256, 512
 MOST_PADDING = 48
+# A service compiles these too, for prompts that one piece holds: on two cores 128, 144, 160, 176, 192
+# took 15, 16, 17, 18, 19 ms. They are not compiled for long prompts, where it matters little.
+WHOLE = 144, 160, 176, 208, 224, 240
 LEAST_WINDOW = 64
 SCORED_CHUNK = 64  # positions: prompt_logprobs look at the whole vocabulary at each of them
 SERVED_WINDOW = 256  # positions: the least; four times as many follow, and so on
@@ -56,6 +59,7 @@ class Plan(NamedTuple):
     levels: tuple[Level, ...]  # of rounds, from lean to full: the first that serves all rows
     num_prompt_logprobs: int | None
     chunks: tuple[int, ...]
+    whole: tuple[int, ...]  # further ones, to read a prompt at once
     scored_chunks: tuple[int, ...]  # of prompts whose log probabilities are asked for
     windows: tuple[int, ...] | None  # None: powers of two, as they are met
     history: int  # most rounds per entry of the compiled loop
@@ -65,6 +69,12 @@ class Plan(NamedTuple):
     def level(self, requests: Sequence[Request]) -> Level:
         """Return the leanest level that serves all."""
         return next(one for one in self.levels if all(map(one.serves, requests)))
+
+    def next_chunk(self, start: int, left: int, scored: bool) -> int:
+        """Choose how many positions of a prompt to read, when ``start`` of them have been."""
+        if scored:
+            return next_chunk(left, self.scored_chunks)
+        return next_chunk(left, self.chunks if start else self.chunks + self.whole)
 
     def window(self, now: int, ever: int | None = None) -> int:
         """Choose the prefix of the cache to read, when ``now`` positions must fit.
@@ -92,6 +102,7 @@ def fitted(
         levels=(level,),
         num_prompt_logprobs=most(r.params.prompt_logprobs for r in requests),
         chunks=CHUNKS,
+        whole=(),
         scored_chunks=CHUNKS,
         windows=None,
         history=HISTORY,
@@ -107,7 +118,9 @@ def served(
 
     Raises ValueError where ``most_read`` positions (max_num_batched_tokens) hold no chunk.
     """
-    chunks = tuple(c for c in CHUNKS if most_read is None or c <= most_read)
+    chunks, whole = (
+        tuple(c for c in sizes if most_read is None or c <= most_read) for sizes in (CHUNKS, WHOLE)
+    )
     if not chunks:
         raise ValueError(
             f"max_num_batched_tokens={most_read} is less than the smallest piece of a prompt "
@@ -134,6 +147,7 @@ def served(
         levels=(Level(lean, None), everything),
         num_prompt_logprobs=MAX_LOGPROBS,
         chunks=chunks,
+        whole=whole,
         scored_chunks=(min(SCORED_CHUNK, chunks[-1]),),
         windows=(*windows, capacity),
         history=1,

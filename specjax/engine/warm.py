@@ -11,7 +11,7 @@ import numpy as np
 from specjax.engine import rows
 from specjax.engine.corpus import Corpus
 from specjax.engine.loop import Loop, idle
-from specjax.engine.plan import Level, Plan, next_chunk
+from specjax.engine.plan import Level, Plan
 from specjax.engine.rows import NOBODY
 from specjax.types import IDLE, Engine, State
 
@@ -35,8 +35,8 @@ def warm(loop: Loop, corpus: Corpus | None = None) -> Iterator[tuple[int, int]]:
 def reading(loop: Loop) -> Iterator[Work]:
     """List the programs that read prompts: one per piece, window and whether it is scored."""
     plan = loop.plan
-    for scored, chunks in ((False, plan.chunks), (True, plan.scored_chunks)):
-        for chunk, window in sorted(pieces(plan, chunks)):
+    for scored in (False, True):
+        for chunk, window in sorted(pieces(plan, scored)):
             engine = loop.reader(window, scored)
 
             def read(engine=engine, chunk=chunk):
@@ -46,14 +46,14 @@ def reading(loop: Loop) -> Iterator[Work]:
             yield read
 
 
-def pieces(plan: Plan, chunks: tuple[int, ...]) -> set[tuple[int, int]]:
+def pieces(plan: Plan, scored: bool) -> set[tuple[int, int]]:
     """Return every (chunk, window) that a prompt of any length is read in."""
-    largest, found = max(chunks), set()
+    largest, found = max(plan.scored_chunks if scored else plan.chunks), set()
     for start in range(0, plan.capacity, largest):
         for end in range(start + 1, min(start + 2 * largest, plan.capacity)):
             at = start
             while at < end:
-                chunk = next_chunk(end - at, chunks)
+                chunk = plan.next_chunk(at, end - at, scored)
                 found.add((chunk, plan.window(at + chunk + 1)))
                 at += chunk
     return found

@@ -76,8 +76,11 @@ def surroundings(
     """Return what every layer is told of its nodes: rotary angles, attention mask, slots."""
     angles = None
     if config.positions == "rope":
-        # held, or XLA computes sines and cosines anew inside every layer
-        angles = jax.lax.optimization_barrier(rope_angles(config, positions))
+        # held as one array, or XLA computes sines and cosines anew inside every layer (reading 192
+        # positions took 21.0 ms, 19.2 so): it drops barriers before it fuses, and then repeats
+        # what has one operand, but no concatenation
+        both = jnp.concatenate(rope_angles(config, positions), axis=-1)
+        angles = jnp.split(jax.lax.optimization_barrier(both), 2, axis=-1)
     mask = attention_mask(lengths, visible, window)
     first = lengths + (visible.shape[2] - positions.shape[1])
     return angles, mask, first[:, None] + jnp.arange(positions.shape[1])[None]

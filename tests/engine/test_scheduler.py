@@ -81,7 +81,7 @@ def test_a_service_has_few_programs(max_model_len, most):
     plan = served(LEAN, max_model_len, 6, 64, None)
     assert plan.windows is not None
     rounds = len(plan.levels) * len(plan.sizes) * len(plan.windows)
-    read = len(pieces(plan, plan.chunks)) + len(pieces(plan, plan.scored_chunks))
+    read = len(pieces(plan, False)) + len(pieces(plan, True))
     assert rounds + read <= most
 
 
