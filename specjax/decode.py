@@ -66,6 +66,8 @@ def judge(engine, params, draft: Draft, text: Text, cache, sampling: Sampling, n
         num_drafted=jnp.where(running, drafted, 0),
         num_accepted=jnp.where(running, verdict.num_accepted, 0),
         num_emitted=num_emitted,
+        tokens=verdict.tokens,
+        reason=committed.reason,
         drafted=jnp.where(draft.valid & running[:, None], draft.tokens, -1)[:, 1:],
         logprobs=report(logits, verdict, engine.num_logprobs),
     )
@@ -175,7 +177,7 @@ def prefill(
     state = State(text, kv.advance(cache, count), guess, sampling, keys)
     zero, nothing = jnp.zeros_like(num_emitted), root.tokens[:, 1:]
     scores = report(logits, verdict, engine.num_logprobs)
-    info = StepInfo(zero, zero, num_emitted, nothing, scores)
+    info = StepInfo(zero, zero, num_emitted, verdict.tokens, text.reason, nothing, scores)
     if engine.num_prompt_logprobs is None:
         return state, info, None
     everywhere = engine.target.logits(params.target, output.hidden)

@@ -83,6 +83,8 @@ class StepInfo(NamedTuple):
     num_drafted: Int[Array, "B"]
     num_accepted: Int[Array, "B"]  # before truncation
     num_emitted: Int[Array, "B"]  # after truncation
+    tokens: Int[Array, "B M"]  # what was emitted comes first; then garbage
+    reason: Int[Array, "B"]  # afterwards, as in Text
     drafted: Int[Array, "B N1"]  # the tokens of nodes 1 .. N - 1, -1 where nothing was drafted
     logprobs: Logprobs | None
 

@@ -22,6 +22,7 @@ class Driver(NamedTuple):
     admit: Callable  # as cache.admit
     leave: Callable  # as cache.leave
     select: Callable  # as cache.select
+    ahead: bool = False  # programs run while the host goes on: it may ask before it is answered
 
 
 prefill = jax.jit(decode.prefill, static_argnums=(0, 4), donate_argnums=2)
@@ -85,4 +86,4 @@ def allocator(where: jax.sharding.Sharding | None) -> Callable:
     return jax.jit(fresh, static_argnums=0, out_shardings=where)
 
 
-XLA = Driver(init_state, fit, place, prefill, generate, admit, leave, select)
+XLA = Driver(init_state, fit, place, prefill, generate, admit, leave, select, ahead=True)

@@ -3,6 +3,10 @@
 Each request is read alone, as a batch of one, in chunks that depend on its own length only; so
 what a row computes while it is read never depends on its mates. Joining and leaving compile
 nothing: every program belongs to a shape of the ``Plan``.
+
+A service asks the device for the next thing before it looks at the last answer, so what the host
+does takes no time of its own. It learns then that a request has ended when one round more has
+been asked for, in which that row is idle.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +29,7 @@ idle = jax.jit(rows.idle, static_argnums=(0, 1, 2))
 
 Watch = Callable[[Progress], int | None]  # how many output tokens to keep, if it should stop
 Learn = Callable[[Progress | None], Any]  # what the drafter's parameters are now
+Answer = Callable[[], list[Progress]]  # waits for what was asked; returns who has grown by it
 Export = Callable[[Progress, Any], Mapping[str, str]]  # a finished row's drafter state, saved
 
 
@@ -64,7 +69,8 @@ class Loop:
         learn: sees each then; asked for the drafter's parameters whenever they are used, since
             other runs may have taught it in between.
         alternate: between two rounds read no more than the largest chunk has positions, so that
-            rows that run never wait longer. Otherwise all prompts come first that have a slot.
+            rows that run never wait longer, and look at answers late, if the driver works ahead.
+            Otherwise all prompts come first that have a slot.
         scheduler: whose queue to serve.
         driver: who runs the programs; ``params`` lie where it wants them.
     """
@@ -94,9 +100,20 @@ class Loop:
         self._num_read = 0  # positions of it
         self._calm = 0  # rounds for which the batch has been too large
         self._num_unbroken = 0  # positions that were read since the last round
+        self._ahead = alternate and driver.ahead
+        self._answer: Answer = list  # to what was asked last, if nobody has looked at it
 
     def step(self, max_rounds: int | None = None) -> list[Progress]:
         """Read one chunk of a prompt or run rounds; return the requests that have grown."""
+        answer = self._ask(max_rounds)
+        if self._ahead:
+            answer, self._answer = self._answer, answer
+        grown, reading = answer(), self.scheduler.reading
+        if reading is not None and self._num_read >= len(reading.request.prompt):
+            self._admit(reading)
+        return grown
+
+    def _ask(self, max_rounds: int | None) -> Answer:
         reading = self.scheduler.next()
         chunk = 0 if reading is None else self._next_chunk(reading)
         together = self._num_unbroken + chunk
@@ -119,7 +136,7 @@ class Loop:
         left = len(progress.request.prompt) - self._num_read
         return self.plan.next_chunk(self._num_read, left, scored)
 
-    def _read(self, progress: Progress, chunk: int) -> list[Progress]:
+    def _read(self, progress: Progress, chunk: int) -> Answer:
         """Read the next chunk of a prompt; with the last one comes the first token."""
         request, plan = progress.request, self.plan
         row, start, length = self._row, self._num_read, len(request.prompt)
@@ -129,43 +146,48 @@ class Loop:
         row = self.driver.fit(row, window)
         engine = self.reader(window, request.params.prompt_logprobs is not None)
         row, info, prompt = self.driver.prefill(engine, self._taught(), row, start, chunk)
-        if prompt is not None:
-            ids, values, ranks = jax.device_get(prompt)
-            real = min(chunk, length - 1 - start)
-            progress.prompt_logprobs += list(zip(ids[0], values[0], ranks[0], strict=True))[:real]
         self._row, self._num_read = row, start + chunk
-        if start + chunk < length:
-            return []
-        text, info = jax.device_get((row.text, info))
-        progress.extend(text.tokens[0], jax.tree.map(lambda x: x[None], info), 0, 1)
-        progress.settle(int(text.reason[0]))
-        self._note(progress, row)
-        self._row, self._num_read = None, 0
-        if progress.finish_reason is None:
-            self._admit(progress, row)
-        return [progress]
 
-    def _run(self, max_rounds: int | None) -> list[Progress]:
+        def answer() -> list[Progress]:
+            if progress.finish_reason is not None:
+                return []  # aborted
+            if prompt is not None:
+                ids, values, ranks = jax.device_get(prompt)
+                real = min(chunk, length - 1 - start)
+                scored = list(zip(ids[0], values[0], ranks[0], strict=True))
+                progress.prompt_logprobs += scored[:real]
+            if start + chunk < length:
+                return []
+            progress.extend(jax.tree.map(lambda x: x[None], jax.device_get(info)), 0, 1)
+            self._note(progress)
+            return [progress]
+
+        return answer
+
+    def _run(self, max_rounds: int | None) -> Answer:
         """Run rounds for all live rows."""
         self._shrink()
-        live, plan = self.scheduler.live, self.plan
+        live, plan = dict(self.scheduler.live), self.plan
         engine = self.decoder(len(live), self._window(), self.level)
         most = min(max_rounds or plan.history, plan.history)
+        fewest = 1 if most == 1 else self._fewest()
         state = self.driver.fit(self.state, engine.window)
-        state, infos, rounds = self.driver.generate(
-            engine, self._taught(), state, most, self._fewest(), plan.history
+        self.state, *asked = self.driver.generate(
+            engine, self._taught(), state, most, fewest, plan.history
         )
-        self.state = state
-        text, infos, rounds = jax.device_get((state.text, infos, rounds))
-        if rounds == 0:
-            raise RuntimeError(f"no progress in a window of {engine.window}: {plan.capacity=}")
-        self._calm += int(rounds)
-        grown = list(live.items())
-        for slot, progress in grown:
-            progress.extend(text.tokens[slot], infos, slot, int(rounds))
-            progress.settle(int(text.reason[slot]))
-            self._note(progress, self.state, slot)
-        return [progress for _, progress in grown]
+
+        def answer() -> list[Progress]:
+            infos, rounds = jax.device_get(asked)
+            left = {slot: one for slot, one in live.items() if one.finish_reason is None}
+            if rounds == 0 and left:
+                raise RuntimeError(f"no progress in a window of {engine.window}: {plan.capacity=}")
+            self._calm += int(rounds)
+            for slot, progress in left.items():
+                progress.extend(infos, slot, int(rounds))
+                self._note(progress)
+            return list(left.values())
+
+        return answer
 
     def begin(self, laid_out: tuple[Text, Sampling, jax.Array], window: int) -> State:
         """Allocate a state for rows, to be read through a window."""
@@ -203,8 +225,9 @@ class Loop:
     def _window(self) -> int:
         """Choose what the live rows need to see."""
         room, live = self.engine.drafter.room, self.scheduler.live.values()
+        unknown = self.engine.drafter.depth + 1 if self._ahead else 0
         now, ever = max(one.length for one in live), max(one.request.limit for one in live)
-        return self.plan.window(now + room, ever + room)
+        return self.plan.window(min(now + unknown, ever) + room, ever + room)
 
     def _fewest(self) -> int:
         """Return how many rows must run for the rounds to go on as they are."""
@@ -222,22 +245,29 @@ class Loop:
             return self.params
         return self.params._replace(draft=self._learn(None))
 
-    def _note(self, progress: Progress, state: State | None = None, slot: int = 0) -> None:
-        """Tell who watches that a request has grown or ended, and let go of it if it has ended.
-
-        ``slot`` of ``state`` is its row.
-        """
+    def _note(self, progress: Progress) -> None:
+        """Tell who watches that a request has grown or ended, and let go of it if it has ended."""
         keep = self._watch(progress) if self._watch else None
         if keep is not None:
             progress.cut(keep)
             progress.finish_reason = "stop"
-        if self._export and state is not None and progress.finish_reason is not None:
+        if self._export and progress.finish_reason not in (None, "abort"):
+            state, slot = self._where(progress)
             row = jax.tree.map(lambda leaf: leaf[slot], state.drafter)
             progress.kv_transfer_params = self._export(progress, row)
         if self._learn is not None:
             self._learn(progress)
         if progress.finish_reason is not None:
             self._let_go(progress)
+
+    def _where(self, progress: Progress) -> tuple[State, int]:
+        """Return the state that holds a request, and its slot there."""
+        state, slot = self._row, 0
+        if progress is not self.scheduler.reading:
+            state, live = self.state, self.scheduler.live
+            slot = next(slot for slot, one in live.items() if one is progress)
+        assert state is not None
+        return state, slot
 
     def _let_go(self, progress: Progress) -> None:
         if progress is self.scheduler.reading:
@@ -247,9 +277,11 @@ class Loop:
             self.state = self.driver.leave(self.state, slot)
             self._lay_out(self.plan.level([one.request for one in self.scheduler.live.values()]))
 
-    def _admit(self, progress: Progress, row: State) -> None:
+    def _admit(self, progress: Progress) -> None:
         """Give the request that has been read a slot, in a batch that is large enough."""
-        scheduler, plan = self.scheduler, self.plan
+        scheduler, plan, row = self.scheduler, self.plan, self._row
+        assert row is not None
+        self._row, self._num_read = None, 0
         self._lay_out(
             plan.level([progress.request, *(one.request for one in scheduler.live.values())])
         )

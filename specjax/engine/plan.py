@@ -3,8 +3,8 @@
 ``LLM.generate`` knows its requests and takes the smallest shapes that serve them, compiled when
 they are first met. A service does not know who will come: all its shapes are set beforehand, and
 few, since each takes seconds to compile and about 100 of the 65,530 memory maps of a process:
-2 levels x slots 1, 2, 4, ... x windows, and one per piece of a prompt x windows. That is 50 for 8
-slots and 2,048 tokens, 68 for 64 slots (tests/engine/test_scheduler.py).
+2 levels x slots 1, 2, 4, ... x windows, and one per piece of a prompt x windows. That is 49 for 8
+slots and 2,048 tokens, 67 for 64 slots (tests/engine/test_scheduler.py).
 """
 
 from collections.abc import Sequence

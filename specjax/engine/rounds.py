@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-
 from specjax.engine.rows import Request
 from specjax.types import FAILED, RUNNING, STOPPED, StepInfo
 
@@ -50,9 +48,9 @@ class Progress:
             num_tokens -= len(one.tokens)
         self.rounds = kept
 
-    def extend(self, row_tokens, infos: StepInfo, slot: int, rounds: int) -> None:
-        """Append a slot's part of the stacked infos."""
-        wanted, end = self.request.params.logprobs, self.length
+    def extend(self, infos: StepInfo, slot: int, rounds: int) -> None:
+        """Append a slot's part of the stacked infos, and record whether the row has finished."""
+        wanted = self.request.params.logprobs
         for r in range(rounds):
             count = int(infos.num_emitted[r, slot])
             if not count:
@@ -61,15 +59,12 @@ class Progress:
             if infos.logprobs is not None and wanted is not None:
                 ids, values, ranks = (leaf[r, slot, :count] for leaf in infos.logprobs)
                 logprobs = list(zip(ids, values, ranks, strict=True))
-            tokens = np.asarray(row_tokens[end : end + count]).tolist()
+            tokens = infos.tokens[r, slot, :count].tolist()
             drafted = [token for token in infos.drafted[r, slot].tolist() if token >= 0]
             accepted = int(infos.num_accepted[r, slot])
             self.rounds.append(Round(tokens, drafted, accepted, logprobs))
             self.tokens += tokens
-            end += count
-
-    def settle(self, reason: int) -> None:
-        """Record whether, and why, the row has finished."""
+        reason = int(infos.reason[rounds - 1, slot])
         if reason != RUNNING:
             names = {STOPPED: "stop", FAILED: "error"}
             self.finish_reason = names.get(reason, "length")  # pyright: ignore
