@@ -20,8 +20,8 @@ HISTORY = 64  # rounds per entry of the compiled loop
 # two whole prompts: one by one, the slowest hundredth of 8 clients waited 3.4 times the median.
 CHUNKS = 16, 64, 128, 192, 256, 512
 MOST_PADDING = 48
-# A service compiles these too, for prompts that one piece holds: on two cores 128, 144, 160, 176, 192
-# took 15, 16, 17, 18, 19 ms. They are not compiled for long prompts, where it matters little.
+# A service compiles these too, for prompts that one piece holds: 128, 144, 160, 176, 192 positions
+# take 15, 16, 17, 18, 19 ms. Not for the ends of longer prompts, where it matters little.
 WHOLE = 144, 160, 176, 208, 224, 240
 LEAST_WINDOW = 64
 SCORED_CHUNK = 64  # positions: prompt_logprobs look at the whole vocabulary at each of them
