@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from specjax.bundled import prompts
 from specjax.engine.llm import LLM
 from specjax.engine.params import SamplingParams
@@ -55,6 +57,28 @@ def not_degenerate(completions: Sequence[Completion]) -> list[Completion]:
             f"figure: ask for fewer tokens, or for another model."
         )
     return kept
+
+
+def sureness(llm: LLM, completion: Completion) -> float:
+    """Return the log-probability that a model gives its own greedy completion."""
+    num_tokens = len(completion.tokens)
+    params = SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True, logprobs=0)
+    prompt = {"prompt_token_ids": completion.prompt.tokens}
+    (request,) = llm.generate(prompt, params, use_tqdm=False)
+    return request.outputs[0].cumulative_logprob or 0.0
+
+
+def halves(
+    completions: Sequence[Completion], sure: Sequence[float]
+) -> tuple[list[Completion], list[Completion]]:
+    """Deal completions to two halves that are equally hard to draft, as far as the model tells.
+
+    Where it is sure of its words drafts are accepted: ranked by that they go A B B A, A B B A, ...
+    """
+    dealt: tuple[list[Completion], list[Completion]] = [], []
+    for rank, i in enumerate(np.argsort(sure, stable=True)):
+        dealt[rank % 4 in (1, 2)].append(completions[i])
+    return dealt
 
 
 def measured_on(llm: LLM, num_tokens: int) -> list[Completion]:

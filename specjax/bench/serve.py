@@ -51,6 +51,7 @@ MOST_OVERHEAD = 1.1  # served over offline time, at concurrency TAIL on the larg
 TAIL = 8
 NUM_TAIL = 1000  # requests: of fewer, p99 is what the clients that all begin at once are told
 SHAPE_LENGTHS = 64, 24  # prompt and output tokens on the larger shape
+SHAPE_LIMIT = 120  # max_model_len there: so both ways attend to 128 positions
 PAUSE = 0.3  # seconds between turns: the other's threads may still spin
 # Requests in a turn: one at a time got 410 tokens/s in turns of 12, and in turns of 96 as much as
 # from a server alone on the machine, 525
@@ -214,9 +215,8 @@ def overhead_row(shape: ModelConfig, reps: int, say: Say) -> Row:
         save_model(Path(folder), shape, weights, dtype="float32")
         for name in ("tokenizer.json", "tokenizer_config.json"):  # any that fits: ids are sent
             shutil.copy(resolve("bundled") / name, folder)
-        length = 2 * (num_prompt + num_tokens)
-        llm = LLM(folder, max_model_len=length, max_num_seqs=TAIL)
-        given = ["--max-model-len", str(length), "--max-num-seqs", str(TAIL)]
+        llm = LLM(folder, max_model_len=SHAPE_LIMIT, max_num_seqs=TAIL)
+        given = ["--max-model-len", str(SHAPE_LIMIT), "--max-num-seqs", str(TAIL)]
         say("starting specjax ...")
         with open_specjax(folder, given) as url:
             served, offline = [], []
