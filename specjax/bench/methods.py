@@ -9,7 +9,7 @@ sure: dealt as they came, they differed by up to 12% in a method's number of rou
 import dataclasses
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from specjax.bench.prompts import fitting, halves, not_degenerate, sureness
 from specjax.bench.report import MOST_LOAD, busy, num_cores
 from specjax.bench.rounds import tokens_per_round
 from specjax.engine.llm import LLM
+from specjax.engine.outputs import RequestOutput
 from specjax.engine.params import SamplingParams
 from specjax.files import write_json
 from specjax.markdown import around_section, replace_section, table
@@ -47,6 +48,7 @@ class Half(NamedTuple):
 
     tokens: list[list[int]]
     seconds: float
+    first: float  # seconds to all first tokens
     tokens_per_round: float  # the first token of each prompt left out: prefill brings it
     counters: SpecDecodeCounters
 
@@ -56,7 +58,6 @@ class Turn(NamedTuple):
 
     known: Half
     judged: Half
-    first: float  # seconds to a first token
     costs: Costs
 
 
@@ -111,28 +112,47 @@ def bench_methods(
     return rows
 
 
-def complete(llm: LLM, prompts: Sequence[list[int]], batch: int, params: SamplingParams) -> Half:
-    """Complete one half of the prompts, in whole batches."""
-    outputs, start = [], time.perf_counter()
+def complete(
+    llms: Mapping[str, LLM], prompts: Sequence[list[int]], batch: int, params: SamplingParams
+) -> dict[str, Half]:
+    """Complete one half of the prompts with every method, in whole batches.
+
+    The methods take turns batch by batch: while one completed all of its prompts, the machine's
+    speed changed by more than what was to be seen.
+    """
+    one_token = dataclasses.replace(params, max_tokens=1)
+    outputs: dict[str, list[RequestOutput]] = {name: [] for name in llms}
+    seconds, first = dict.fromkeys(llms, 0.0), dict.fromkeys(llms, 0.0)
     for i in range(0, len(prompts) - batch + 1, batch):
         group = [{"prompt_token_ids": prompt} for prompt in prompts[i : i + batch]]
-        outputs += llm.generate(group, params, use_tqdm=False)
-    seconds = time.perf_counter() - start
-    counters = SpecDecodeCounters.zeros(max(llm.engine.drafter.depth, 1))
-    for metrics in (one.outputs[0].spec_decode_metrics for one in outputs):
-        if metrics is not None:
-            counters = counters.add(metrics.per_step_drafted, metrics.per_step_accepted)
-    tokens = [list(one.outputs[0].token_ids) for one in outputs]
-    return Half(tokens, seconds, tokens_per_round(outputs), counters)
+        for name, llm in llms.items():
+            start = time.perf_counter()
+            outputs[name] += llm.generate(group, params, use_tqdm=False)
+            end = time.perf_counter()
+            llm.generate(group, one_token, use_tqdm=False)
+            seconds[name] += end - start
+            first[name] += time.perf_counter() - end
+    halves = {}
+    for name, done in outputs.items():
+        counters = SpecDecodeCounters.zeros(max(llms[name].engine.drafter.depth, 1))
+        for metrics in (one.outputs[0].spec_decode_metrics for one in done):
+            if metrics is not None:
+                counters = counters.add(metrics.per_step_drafted, metrics.per_step_accepted)
+        tokens = [list(one.outputs[0].token_ids) for one in done]
+        gained = tokens_per_round(done)
+        halves[name] = Half(tokens, seconds[name], first[name], gained, counters)
+    return halves
 
 
-def take_turn(llm: LLM, prompts: Halves, batch: int, params: SamplingParams) -> Turn:
-    """Measure a method once."""
-    known, judged = (complete(llm, half, batch, params) for half in prompts)
-    one_token = dataclasses.replace(params, max_tokens=1)
-    first = complete(llm, prompts[1], batch, one_token)
-    costs = Costs(*(x / batch for x in round_costs(llm, batch, 7)))
-    return Turn(known, judged, first.seconds / len(first.tokens), costs)
+def take_turns(
+    llms: Mapping[str, LLM], prompts: Halves, batch: int, params: SamplingParams
+) -> dict[str, Turn]:
+    """Measure every method once."""
+    known, judged = (complete(llms, half, batch, params) for half in prompts)
+    costs = {
+        name: Costs(*(x / batch for x in round_costs(llm, batch, 7))) for name, llm in llms.items()
+    }
+    return {name: Turn(known[name], judged[name], costs[name]) for name in llms}
 
 
 def predict(plain: Turn, turn: Turn, length: int) -> float:
@@ -140,12 +160,16 @@ def predict(plain: Turn, turn: Turn, length: int) -> float:
 
     Speedup = (f + n t) / (f' + n r / tau): f and f' seconds to the first token, n more tokens,
     a plain step of t and a round of r seconds, tau tokens per round. What the host adds to a
-    plain step it adds to a round.
+    plain step it adds to a round; the rest of a round costs as many plain steps as when both
+    were timed side by side.
     """
-    seconds = plain.known.seconds / len(plain.known.tokens)
-    host = max((seconds - plain.first) / length - plain.costs.plain, 0.0)
+    number = len(plain.known.tokens)
+    seconds, first = plain.known.seconds / number, plain.known.first / number
+    step = (seconds - first) / length
+    host = max(step - plain.costs.plain, 0.0)
+    a_round = host + (step - host) * turn.costs.whole / turn.costs.plain
     rounds = length / turn.known.tokens_per_round
-    return seconds / (turn.first + rounds * (turn.costs.whole + host))
+    return seconds / (turn.known.first / number + rounds * a_round)
 
 
 def make_rows(
@@ -163,8 +187,8 @@ def make_rows(
     params = SamplingParams(temperature=temperature, max_tokens=num_tokens, ignore_eos=True, seed=0)
     turns: dict[str, list[Turn]] = {name: [] for name in llms}
     for _ in range(reps + 1):
-        for name, llm in llms.items():
-            turns[name].append(take_turn(llm, prompts, batch, params))
+        for name, turn in take_turns(llms, prompts, batch, params).items():
+            turns[name].append(turn)
     rows, plains = [], turns[PLAIN][1:]
     for name, (_, *own) in turns.items():
         pairs, half = list(zip(plains, own, strict=True)), own[-1].judged

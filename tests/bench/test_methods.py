@@ -22,13 +22,15 @@ NOTHING = SpecDecodeCounters.zeros(3)
 def test_a_prediction_is_prompt_rounds_and_what_the_host_adds():
     """Two prompts of 41 tokens: 0.1 s to read, 40 steps of 10 ms, of which the host takes 2."""
     text = [[0] * 41] * 2
-    alone = Half(text, 1.0, 1.0, NOTHING)
-    plain = Turn(alone, alone._replace(seconds=9.9), 0.1, Costs(*[0.008] * 3))
+    alone = Half(text, 1.0, 0.2, 1.0, NOTHING)
+    plain = Turn(alone, alone._replace(seconds=9.9), Costs(*[0.008] * 3))
     costs = Costs(0.008, 0.009, 0.010)
-    together = Half(text, 0.7, 2.0, NOTHING)
-    drafted = Turn(together, together._replace(seconds=9.9), 0.11, costs)
+    together = Half(text, 0.7, 0.22, 2.0, NOTHING)
+    drafted = Turn(together, together._replace(seconds=9.9), costs)
     assert predict(plain, plain, 40) == pytest.approx(1.0)
     assert predict(plain, drafted, 40) == pytest.approx(0.5 / (0.11 + 20 * 0.012))
+    slower = drafted._replace(costs=Costs(*(2 * x for x in costs)))  # of a slower moment
+    assert predict(plain, slower, 40) == pytest.approx(predict(plain, drafted, 40))
 
 
 def test_a_run_writes_rows_and_its_section(tmp_path):

@@ -132,6 +132,24 @@ def test_across_shapes_a_row_under_churn_is_the_row_alone(name):
     assert {0, h.K} <= drafted
 
 
+def test_asking_before_the_last_answer_is_there_changes_no_answer():
+    """1(a) again; the answer to one step comes with the next."""
+    asked, said, waited = some(8, seed=5), {}, {}
+    for ahead in (False, True):
+        driver = XLA._replace(ahead=ahead)
+        loop = start(h.CHAINS["draft_model coupled"], (4,), (h.CAPACITY,), driver=driver)
+        done = [Progress(i, request) for i, request in enumerate(asked)]
+        loop.scheduler.put(done)
+        waited[ahead] = 1
+        while not loop.step():
+            waited[ahead] += 1
+        while len(loop.scheduler):
+            loop.step()
+        said[ahead] = [(one.tokens, one.finish_reason, logprobs(one).tolist()) for one in done]
+    assert waited[True] == waited[False] + 1
+    assert said[True] == said[False]
+
+
 def test_caches_are_as_large_as_their_window_and_no_change_of_it_compiles_anything():
     seen = set()
 
