@@ -43,6 +43,7 @@ def plan(sizes: tuple[int, ...], windows: tuple[int, ...], chunks: tuple[int, ..
         levels=(level,),
         num_prompt_logprobs=None,
         chunks=chunks,
+        whole=(),
         scored_chunks=(16,),
         windows=windows,
         history=1,
