@@ -106,7 +106,7 @@ def bench_methods(
         measured = (
             f"{len(judged)} prompts of {len(kept)} (the others for the prediction), "
             f"{num_tokens} new tokens each, float32, {num_cores()} threads, medians of {reps} "
-            "interleaved runs; reading the prompt is part of the speedup."
+            f"interleaved runs (`--reps {reps}`); reading the prompt is part of the speedup."
         )
         replace_section(readme, SECTION, [*table(HEADINGS, map(cells, rows)), "", measured])
     return rows

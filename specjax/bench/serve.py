@@ -104,7 +104,8 @@ def bench_serve(
     for concurrency, found in loads.items():
         say_where_time_goes(f"concurrency {concurrency}", found["specjax"], say)
         rows += throughput_rows(concurrency, found)
-    rows += latency_rows(tails)
+    long = {name: [found] for name, found in tails.items()}
+    rows += throughput_rows(TAIL, long, f", {NUM_TAIL:,} requests") + latency_rows(tails)
     rows.append(overhead_row(shape, reps, say))
     print_rows(rows, console, judged=busy_before <= MOST_LOAD)
     if json_file is not None:
@@ -135,9 +136,9 @@ def take_turns(
     return loads
 
 
-def throughput_rows(concurrency: int, loads: dict[str, list[Load]]) -> list[Row]:
+def throughput_rows(concurrency: int, loads: dict[str, list[Load]], what: str = "") -> list[Row]:
     """Report tokens per second, against the peer's where there is one, and equal texts."""
-    name = f"throughput, concurrency {concurrency}"
+    name = f"throughput, concurrency {concurrency}{what}"
     mine = statistics.median(one.speed for one in loads["specjax"])
     peers = [peer for peer in loads if peer != "specjax"]
     if not peers:

@@ -170,7 +170,7 @@ class Loop:
         live, plan = dict(self.scheduler.live), self.plan
         engine = self.decoder(len(live), self._window(), self.level)
         most = min(max_rounds or plan.history, plan.history)
-        fewest = 1 if most == 1 else self._fewest()
+        fewest = 1 if most == 1 else self._fewest()  # one round is run whoever has ended
         state = self.driver.fit(self.state, engine.window)
         self.state, *asked = self.driver.generate(
             engine, self._taught(), state, most, fewest, plan.history

@@ -75,7 +75,7 @@ def test_sizes_double_up_to_the_largest(size):
     assert all(a < b <= 2 * a for a, b in itertools.pairwise(sizes))
 
 
-@pytest.mark.parametrize(("max_model_len", "most"), [(120, 20), (2048, 70), (40960, 110)])
+@pytest.mark.parametrize(("max_model_len", "most"), [(120, 20), (2048, 67), (40960, 109)])
 def test_a_service_has_few_programs(max_model_len, most):
     """Each takes about 100 of the 65,530 memory maps of a process (64 slots, K = 5)."""
     plan = served(LEAN, max_model_len, 6, 64, None)
