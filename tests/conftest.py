@@ -31,7 +31,6 @@ AS_SHIPPED = (
     "tests/laws/",
     "tests/bridge/",
     "tests/audit/",
-    "tests/bench/",
     "tests/drafters/",
     "tests/models/",
     "tests/test_bundled.py",

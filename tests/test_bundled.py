@@ -27,8 +27,8 @@ from specjax.weights.load import load_params
 BUNDLED = Path(specjax.__file__).parent / "bundled"
 PROMPTS = [json.loads(line) for line in (BUNDLED / "prompts.jsonl").read_text().splitlines()]
 FOLDERS = ["target", "draft"]
-# Of a head's first drafts; 0.3 is promised, and here they were 0.69, 0.74, 0.78, 0.33 and 0.41.
-LEAST_AGREED = {"eagle": 0.6, "eagle3": 0.65, "mtp": 0.7, "medusa": 0.3, "mlp_speculator": 0.35}
+# Of a head's first drafts; 0.3 is promised, and here they were 0.69, 0.74, 0.86, 0.33 and 0.41.
+LEAST_AGREED = {"eagle": 0.6, "eagle3": 0.65, "mtp": 0.75, "medusa": 0.3, "mlp_speculator": 0.35}
 CONTEXT, OWN = 128, 32  # tokens of each prompt, and of what the target says next
 # Frozen. Other weights mean: record every golden file (make oracle-record), every head and
 # every figure anew, in the same commit.
@@ -37,7 +37,7 @@ SHA256 = {
     "draft": "7d5916f018d93d7f9d4eeecb3472244a0f4d5d87c4895710deeefa31d50201eb",
     "eagle": "96199aa1db6fa223b4f3385d950f5a13c455d034edb3aa70285d77ff4c668ce5",
     "eagle3": "2a568a3785dfa6eb914922e3d05e3f116c9485a9197961528a4b2ab2de6339ee",
-    "mtp": "344723686b84f6103827ee3fa3202127ddc5c21208c5789fcbb731bf65bc71ba",
+    "mtp": "2ecda6173421d0f63228dff3c0b67f0afebb71c1511681dcae69f8b414286ca8",
     "medusa": "28b49b8dba6a41b850f5fc292fb17a33ba0cbd9f2d461f45e660991d9fb9def9",
     "mlp_speculator": "60d3d0157b096a300783b2b23454aba1f9a445a12ed70deab38056f8c3364463",
 }

@@ -86,7 +86,8 @@ def round_costs(llm: LLM, batch_size: int, reps: int) -> Costs:
     """Time a plain round, one that verifies a fixed chain, and the method's own, in turns."""
     fits = llm.engine.drafter.room <= WINDOW - CONTEXT
     engine = llm.engine._replace(window=WINDOW if fits else 2 * WINDOW)
-    fixed = fixed_chain(engine.drafter.nodes - 1)
+    drafted = engine.drafter.nodes - 1
+    fixed = fixed_chain(drafted) if drafted else none
     engines = [engine._replace(drafter=drafter, rule=walk) for drafter in (none, fixed)]
     calls = [round_timer(one, llm.params, batch_size) for one in (*engines, engine)]
     interleave(calls, 2)  # compiles, and warms up

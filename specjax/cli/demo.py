@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from specjax.bench.plan import DEPTH, DRAFT_MODEL, LEARNED, NGRAM, SUFFIX
+from specjax.bench.plan import DEEPER, DEPTH, DRAFT_MODEL, LEARNED, NGRAM, SUFFIX
 from specjax.bench.prompts import measured_on
 from specjax.bench.report import MOST_LOAD, busy, num_cores
 from specjax.engine.llm import LLM
@@ -118,9 +118,10 @@ def run_demo(
         plain = by_name[arm.plain]
         methods.append(summarize(arm, runs[i], seconds[i], runs[plain], seconds[plain]))
         same.append(runs[i].token_ids == runs[plain].token_ids)
+    deeper = ", ".join(f"{name} {depth}" for name, depth in DEEPER.items())
     measured = (
         f"{reps} interleaved runs of {len(prompts)} prompts, {num_tokens} new tokens each, "
-        f"one at a time, K = {DEPTH}, {num_cores()} CPU cores"
+        f"one at a time, K = {DEPTH} ({deeper}), {num_cores()} CPU cores"
     )
     if load > MOST_LOAD:
         console.print(f"other processes keep {load:.1f} cores busy: speeds are not to be trusted")

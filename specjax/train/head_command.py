@@ -90,8 +90,14 @@ def head_command(kind: str) -> Callable:
         ] = 4,
         decay: Annotated[float, typer.Option(help="Weight of a position in the one before.")] = 0.8,
         intermediate: Annotated[
-            int, typer.Option(help="Width of the MLP in eagle's and eagle3's block.")
-        ] = 768,
+            int | None, typer.Option(help="Width of the block's MLP; else the target's.")
+        ] = None,
+        heads: Annotated[
+            int | None, typer.Option(help="Attention heads of the block; else the target's.")
+        ] = None,
+        kv_heads: Annotated[
+            int | None, typer.Option(help="Its heads of keys and values; else the target's.")
+        ] = None,
         draft_vocab: Annotated[
             int | None, typer.Option(help="eagle3's own vocabulary: so many frequent tokens.")
         ] = None,
@@ -142,6 +148,8 @@ def head_command(kind: str) -> Callable:
             unroll=unroll,
             decay=decay,
             intermediate_size=intermediate,
+            num_heads=heads,
+            num_kv_heads=kv_heads,
             draft_vocab_size=draft_vocab,
             num_layers=layers,
             start=None if start is None else str(start),

@@ -8,6 +8,8 @@ from specjax.models.build import HeadConfig
 from specjax.train.features import SourceConfig
 from specjax.train.options import RunConfig
 
+SIZES = ("intermediate_size", "num_heads", "num_kv_heads")  # of a head's transformer block
+UNTIED = {"tie_word_embeddings": False}
 LOSSES = ("kl", "cross_entropy", "tv", "feature")
 
 
@@ -24,7 +26,9 @@ class HeadTrainConfig(RunConfig):
     losses: dict[str, float] = field(default_factory=lambda: {"kl": 1.0})
     unroll: int = 4  # tokens drafted ahead in training; of medusa and mlp_speculator, ever
     decay: float = 0.8  # weight of each drafted position, in that of the one before
-    intermediate_size: int = 768  # of the MLP in eagle's and eagle3's block
+    intermediate_size: int | None = None  # of eagle's, eagle3's and mtp's block; None: the target's
+    num_heads: int | None = None  # likewise
+    num_kv_heads: int | None = None
     draft_vocab_size: int | None = None  # eagle3's own, of the most frequent tokens
     num_layers: int = 2  # residual layers of a Medusa head
     start: str | None = None  # folder of such a head, to go on from its weights
@@ -50,9 +54,10 @@ class HeadTrainConfig(RunConfig):
             raise ValueError(f"unroll must be in 1 .. context - 2, got {self.unroll}")
         if not 0 < self.decay <= 1:
             raise ValueError(f"need 0 < decay <= 1, got {self.decay}")
-        for name in ("intermediate_size", "num_layers"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("num_layers", *SIZES):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
         if self.draft_vocab_size is not None and self.kind != "eagle3":
             raise ValueError(f"draft_vocab_size is eagle3's, this is {self.kind}")
 
@@ -66,7 +71,7 @@ def taps_of(kind: str, target: ModelConfig) -> tuple[int, ...]:
 
 
 def head_config(config: HeadTrainConfig, target: ModelConfig) -> HeadConfig:
-    """Return the facts of the head to train: its blocks have the target's sizes.
+    """Return the facts of the head to train: its blocks have the target's sizes, unless asked.
 
     Raises ValueError where the source lacks the layers that it taps, or a reduced vocabulary
     is none.
@@ -96,8 +101,8 @@ def head_config(config: HeadTrainConfig, target: ModelConfig) -> HeadConfig:
             tied=True,
             scale_input=True,
         )
-    block = dataclasses.replace(target, num_layers=1)
-    own = {"intermediate_size": config.intermediate_size, "tie_word_embeddings": False}
+    sizes = {name: getattr(config, name) for name in SIZES if getattr(config, name) is not None}
+    block = dataclasses.replace(target, num_layers=1, **sizes)
     if config.kind == "mtp":
         return FeatureConfig(
             kind="mtp", block=block, target_size=size, hidden_first=True, taps=taps
@@ -106,9 +111,9 @@ def head_config(config: HeadTrainConfig, target: ModelConfig) -> HeadConfig:
     if rows is not None and not 0 < rows < vocab_size:
         raise ValueError(f"draft_vocab_size must be below the target's {vocab_size}, got {rows}")
     if config.kind == "eagle":  # always Llama's
-        llama = dataclasses.replace(block, qk_norm=False, qkv_bias=False, **own)
+        llama = dataclasses.replace(block, qk_norm=False, qkv_bias=False, **UNTIED)
         return FeatureConfig(kind="eagle", block=llama, target_size=size)
-    block = dataclasses.replace(block, **own)
+    block = dataclasses.replace(block, **UNTIED)
     return FeatureConfig(
         kind="eagle3", block=block, target_size=size, taps=taps, draft_vocab_size=rows
     )

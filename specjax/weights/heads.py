@@ -28,6 +28,11 @@ EAGLE3 = {
     "Qwen3ForCausalLM": "Qwen3ForCausalLM",
     "Eagle3Qwen3ForCausalLM": "Qwen3ForCausalLM",
 }
+SIZES = {  # of an MTP layer that is no copy of the target's layers
+    "intermediate_size": "intermediate_size",
+    "num_heads": "num_attention_heads",
+    "num_kv_heads": "num_key_value_heads",
+}
 
 
 def read_head_config(folder: Path, method: str, target: ModelConfig) -> HeadConfig:
@@ -112,16 +117,18 @@ def parse_mtp(raw: Raw, target: ModelConfig) -> FeatureConfig:
     """Read what the target's own config says of its multi-token prediction layers.
 
     MiMo's is given the last layer before the final norm; DeepSeek's what comes after it, and
-    has the layers' experts if it would as one more of them.
+    has the layers' experts if it would as one more of them. A layer in a folder of its own may
+    have sizes of its own; in the target's folder they are the target's.
     """
     if not raw.get("num_nextn_predict_layers"):
         raise ValueError("it has no MTP layers (num_nextn_predict_layers in its config.json)")
     deepseek, experts = target.latent is not None, target.experts
     if experts is not None and target.num_layers >= experts.first_k_dense_replace:
         experts = dataclasses.replace(experts, first_k_dense_replace=0)
+    own = {} if deepseek else {name: number(raw, key) for name, key in SIZES.items() if key in raw}
     return FeatureConfig(
         kind="mtp",
-        block=dataclasses.replace(target, num_layers=1, experts=experts),
+        block=dataclasses.replace(target, num_layers=1, experts=experts, **own),
         target_size=target.hidden_size,
         hidden_first=not deepseek,
         taps=() if deepseek else (target.num_layers,),

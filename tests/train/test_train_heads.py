@@ -217,12 +217,23 @@ def test_shards_of_another_target_are_refused(source, shards, tmp_path):
         ("mtp", {"draft_vocab_size": 100}, "draft_vocab_size is eagle3's"),
         ("eagle", {"unroll": 15}, "unroll must be in 1"),
         ("eagle", {"decay": 0.0}, "decay"),
+        ("mtp", {"num_heads": 0}, "num_heads must be at least 1, got 0"),
         ("eagle", {"optimizer": "sgd"}, "optimizer must be muon or adamw"),
     ],
 )
 def test_a_bad_option_is_refused_by_name(source, kind, changes, named):
     with pytest.raises(ValueError, match=named):
         options(source, kind, **changes)
+
+
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp"])
+def test_a_head_has_the_targets_sizes_unless_asked(source, kind):
+    asked = {"intermediate_size": 24, "num_heads": 4, "num_kv_heads": 2}
+    for changes in (asked, dict.fromkeys(asked)):
+        block = head_config(options(source, kind, **changes), FACTS).block
+        for size, value in changes.items():
+            assert getattr(block, size) == (value or getattr(FACTS, size))
+        assert block.head_dim == FACTS.head_dim
 
 
 def test_a_head_that_taps_what_was_not_extracted_is_refused(source):

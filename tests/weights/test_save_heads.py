@@ -43,6 +43,15 @@ HEADS = {
         hidden_first=True,
         taps=(6,),
     ),
+    "mtp of its own sizes": FeatureConfig(
+        kind="mtp",
+        block=dataclasses.replace(
+            TARGET, num_layers=1, num_heads=4, num_kv_heads=2, intermediate_size=12
+        ),
+        target_size=SIZE,
+        hidden_first=True,
+        taps=(6,),
+    ),
     "medusa": MedusaConfig(num_heads=3, num_layers=2, hidden_size=SIZE, vocab_size=VOCAB),
     "medusa of one LM head": MedusaConfig(
         num_heads=3, num_layers=1, hidden_size=SIZE, vocab_size=VOCAB, bias=True, shared_head=True
