@@ -31,6 +31,7 @@ AS_SHIPPED = (
     "tests/laws/",
     "tests/bridge/",
     "tests/audit/",
+    "tests/bench/",
     "tests/drafters/",
     "tests/models/",
     "tests/test_bundled.py",
