@@ -123,8 +123,9 @@ class FeatureHead(NamedTuple):
 
     init_cache: Callable  # (batch_size, capacity) -> Cache
     fuse: Callable  # (params, hidden, taps) -> features [B, N, D]
-    forward: Callable  # (params, tokens, features, positions, visible, cache, window)
-    #                    -> (next features, Cache); writes as a target's forward does
+    forward: Callable  # (params, tokens, features, positions, visible, cache, window, only=None)
+    #                    -> (next features, Cache); writes as a target's forward does; ``only`` [B]:
+    #                    the one node of each row whose next feature is wanted, [B, 1, D]
     logits: Callable  # (params, features) -> Float[..., V]
     size: int  # D
 

@@ -225,12 +225,3 @@ def places(
     """
     positions = jnp.broadcast_to(lengths[:, None] + level - 1, front.tokens.shape)
     return positions, lengths + level * tree.width - tree.slots
-
-
-def last_of(
-    seen: Float[Array, "B P D"], count: Int[Array, "B"], before: Float[Array, "B D"]
-) -> Float[Array, "B D"]:
-    """Return the last real one of what was seen, or what was there before if none is."""
-    index = jnp.maximum(count - 1, 0)[:, None, None]
-    last = jnp.take_along_axis(seen, index, axis=1)[:, 0]
-    return jnp.where((count > 0)[:, None], last, before)

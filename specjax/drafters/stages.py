@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
-from specjax.drafters.grow import grow, last_of, unrolled
+from specjax.drafters.grow import grow, unrolled
 from specjax.drafters.tree import Tree, chain_of
 from specjax.types import Drafter, Stages
 
@@ -59,3 +59,12 @@ def staged(
         return last_of(seen.hidden, seen.count, state)
 
     return Drafter(init, propose, observe, tree.depth, tree.num_nodes + 1)
+
+
+def last_of(
+    seen: Float[Array, "B P D"], count: Int[Array, "B"], before: Float[Array, "B D"]
+) -> Float[Array, "B D"]:
+    """Return the last real one of what was seen, or what was there before if none is."""
+    index = jnp.maximum(count - 1, 0)[:, None, None]
+    last = jnp.take_along_axis(seen, index, axis=1)[:, 0]
+    return jnp.where((count > 0)[:, None], last, before)

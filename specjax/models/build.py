@@ -92,9 +92,9 @@ def build_feature_head(config: FeatureConfig) -> FeatureHead:
     def fuse(params, hidden, taps):
         return nnx.merge(graphdef, params).fuse(hidden, taps)
 
-    def forward(params, tokens, features, positions, visible, cache, window):
+    def forward(params, tokens, features, positions, visible, cache, window, only=None):
         head = nnx.merge(graphdef, params)
-        return head(tokens, features, positions, visible, cache, window)
+        return head(tokens, features, positions, visible, cache, window, only)
 
     def logits(params, features):
         return nnx.merge(graphdef, params).logits(features)

@@ -15,7 +15,7 @@ from specjax.models.latent import LatentAttention
 from specjax.models.parts import MLP, Embedding, Linear, Norm
 from specjax.models.rope import rope_angles
 from specjax.topology import attention_mask
-from specjax.types import Cache, Output
+from specjax.types import Cache, Output, PyTree
 
 
 class Attention(nnx.Module):
@@ -32,18 +32,26 @@ class Attention(nnx.Module):
         self.q_norm = Norm(config, config.head_dim) if config.qk_norm else None
         self.k_norm = Norm(config, config.head_dim) if config.qk_norm else None
 
-    def __call__(self, x, angles, mask, keys, values, slots):
+    def write(self, x, angles, keys, values, slots):
+        """Put the nodes' keys and values into the cache."""
         heads = (*x.shape[:2], -1, self.head_dim)
-        q, k = self.q_proj(x).reshape(heads), self.k_proj(x).reshape(heads)
-        v = self.v_proj(x).reshape(heads)
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
+        k, v = self.k_proj(x).reshape(heads), self.v_proj(x).reshape(heads)
+        if self.k_norm is not None:
+            k = self.k_norm(k)
         if angles is not None:
-            q, k = ops.rotate(q, *angles), ops.rotate(k, *angles)
-        keys, values = ops.write_kv(keys, k, slots), ops.write_kv(values, v, slots)
+            k = ops.rotate(k, *angles)
+        return ops.write_kv(keys, k, slots), ops.write_kv(values, v, slots)
+
+    def read(self, x, angles, mask, keys, values):
+        """Let nodes look at what the cache holds."""
+        q = self.q_proj(x).reshape(*x.shape[:2], -1, self.head_dim)
+        if self.q_norm is not None:
+            q = self.q_norm(q)
+        if angles is not None:
+            q = ops.rotate(q, *angles)
         window = mask.shape[2]
         mixed = ops.attention(q, keys[:, :, :window], values[:, :, :window], mask)
-        return self.o_proj(mixed.reshape(*x.shape[:2], -1)), keys, values
+        return self.o_proj(mixed.reshape(*x.shape[:2], -1))
 
 
 class Layer(nnx.Module):
@@ -59,11 +67,20 @@ class Layer(nnx.Module):
         mixed = config.experts is not None and index >= config.experts.first_k_dense_replace
         self.mlp = (Mixture if mixed else MLP)(config, rngs=rngs)
 
-    def __call__(self, x, angles, mask, keys, values, slots):
+    def __call__(self, x, angles, mask, keys, values, slots, only=None):
         read = x if self.input_layernorm is None else self.input_layernorm(x)
-        mixed, keys, values = self.self_attn(read, angles, mask, keys, values, slots)
-        x = x + mixed
+        keys, values = self.self_attn.write(read, angles, keys, values, slots)
+        x, read, angles, mask = pick_one(only, (x, read, angles, mask))
+        x = x + self.self_attn.read(read, angles, mask, keys, values)
         return x + self.mlp(self.post_attention_layernorm(x)), keys, values
+
+
+def pick_one(only: Int[Array, "B"] | None, nodes: PyTree) -> PyTree:
+    """Leave one node of each row: arrays [B, N, ...] become [B, 1, ...]; None leaves all."""
+    if only is None:
+        return nodes
+    rows = jnp.arange(only.shape[0])
+    return jax.tree.map(lambda leaf: leaf[rows, only][:, None], nodes)
 
 
 def surroundings(

@@ -14,18 +14,23 @@ from jaxtyping import Array, Bool, Float, Int
 
 from specjax import ops
 from specjax.config import FeatureConfig, MedusaConfig, ModelConfig, SpeculatorConfig
-from specjax.models.decoder import Attention, Layer, surroundings
+from specjax.models.decoder import Attention, Layer, pick_one, surroundings
 from specjax.models.parts import MLP, Embedding, Linear, Norm
 from specjax.sampling import FORBIDDEN
 from specjax.types import Cache
 
 
-def through(layers, x, config: ModelConfig, positions, visible, cache: Cache, window: int):
-    """Pass x through a head's blocks, whose keys and values go to the cache."""
+def through(layers, x, config: ModelConfig, positions, visible, cache: Cache, window: int, only):
+    """Pass x through a head's blocks, whose keys and values go to the cache.
+
+    With ``only`` [B] that node of each row comes out of the last one: the others' keys and values
+    are all that later passes need of them.
+    """
     angles, mask, slots = surroundings(config, positions, visible, cache.lengths, window)
     keys, values = list(cache.keys), list(cache.values)
     for i, layer in enumerate(layers):
-        x, keys[i], values[i] = layer(x, angles, mask, keys[i], values[i], slots)
+        last = only if i == len(layers) - 1 else None
+        x, keys[i], values[i] = layer(x, angles, mask, keys[i], values[i], slots, last)
     return x, cache._replace(keys=tuple(keys), values=tuple(values))
 
 
@@ -53,9 +58,10 @@ class Eagle(nnx.Module):
         visible: Bool[Array, "B1 N M"],
         cache: Cache,
         window: int,
-    ) -> tuple[Float[Array, "B N D"], Cache]:
+        only: Int[Array, "B"] | None = None,
+    ) -> tuple[Float[Array, "B N1 D"], Cache]:
         x = self.fc(jnp.concatenate([self.embed_tokens(tokens), features], axis=-1))
-        return through(self.layers, x, self.config.block, positions, visible, cache, window)
+        return through(self.layers, x, self.config.block, positions, visible, cache, window, only)
 
     def logits(self, features: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
         return self.lm_head(features).astype(jnp.float32)
@@ -72,12 +78,14 @@ class Wide(nnx.Module):
         self.post_attention_layernorm = Norm(block, block.hidden_size)
         self.mlp = MLP(block, rngs=rngs)
 
-    def __call__(self, pair, angles, mask, keys, values, slots):
+    def __call__(self, pair, angles, mask, keys, values, slots, only=None):
         embedding, feature = pair
         normed = self.hidden_norm(feature)
         read = jnp.concatenate([self.input_layernorm(embedding), normed], axis=-1)
-        mixed, keys, values = self.self_attn(read, angles, mask, keys, values, slots)
-        x = (normed if self.config.norm_before_residual else feature) + mixed
+        keys, values = self.self_attn.write(read, angles, keys, values, slots)
+        x = normed if self.config.norm_before_residual else feature
+        x, read, angles, mask = pick_one(only, (x, read, angles, mask))
+        x = x + self.self_attn.read(read, angles, mask, keys, values)
         return x + self.mlp(self.post_attention_layernorm(x)), keys, values
 
 
@@ -110,10 +118,10 @@ class Eagle3(nnx.Module):
             joined = jnp.concatenate(parts, axis=-1)
         return self.fc(joined)
 
-    def __call__(self, tokens, features, positions, visible, cache: Cache, window: int):
+    def __call__(self, tokens, features, positions, visible, cache: Cache, window: int, only=None):
         pair = self.embed_tokens(tokens), features
         x, cache = through(
-            [self.midlayer], pair, self.config.block, positions, visible, cache, window
+            [self.midlayer], pair, self.config.block, positions, visible, cache, window, only
         )
         return (self.norm(x) if self.config.norm_output else x), cache
 
@@ -153,11 +161,13 @@ class Mtp(nnx.Module):
     def fuse(self, hidden: Float[Array, "B N D"], taps) -> Float[Array, "B N D"]:
         return taps[:, :, 0] if self.config.taps else hidden
 
-    def __call__(self, tokens, features, positions, visible, cache: Cache, window: int):
+    def __call__(self, tokens, features, positions, visible, cache: Cache, window: int, only=None):
         embedding = jnp.where(positions[:, :, None] == 0, 0, self.embed_tokens(tokens))
         pair = [self.enorm(embedding), self.hnorm(features)]
         x = self.eh_proj(jnp.concatenate(pair[:: -1 if self.config.hidden_first else 1], axis=-1))
-        x, cache = through([self.block], x, self.config.block, positions, visible, cache, window)
+        x, cache = through(
+            [self.block], x, self.config.block, positions, visible, cache, window, only
+        )
         return self.norm(x), cache
 
     def logits(self, features: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:

@@ -53,14 +53,17 @@ class LatentAttention(nnx.Module):
             return self.q_proj(x)
         return self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x)))
 
-    def __call__(self, x, angles, mask, keys, values, slots):
-        facts, (batch, nodes, _) = self.facts, x.shape
-        rank, plain = facts.kv_lora_rank, facts.qk_nope_head_dim
-        latent, position = jnp.split(self.kv_a_proj_with_mqa(x), [rank], axis=-1)
+    def write(self, x, angles, keys, values, slots):
+        """Put the nodes' latents and rotated keys into the cache."""
+        latent, position = jnp.split(self.kv_a_proj_with_mqa(x), [self.facts.kv_lora_rank], axis=-1)
         position = ops.rotate(unpaired(position[:, :, None]), *angles)
         latent = self.kv_a_layernorm(latent)[:, :, None]
-        keys = ops.write_kv(keys, jnp.concatenate([latent, position], axis=-1), slots)
+        return ops.write_kv(keys, jnp.concatenate([latent, position], axis=-1), slots), values
 
+    def read(self, x, angles, mask, keys, values):
+        """Let nodes look at what the cache holds."""
+        facts, (batch, nodes, _) = self.facts, x.shape
+        rank, plain = facts.kv_lora_rank, facts.qk_nope_head_dim
         up = self.kv_b_proj.weight[...].reshape(-1, plain + facts.v_head_dim, rank)
         query = self.queries(x).reshape(batch, nodes, up.shape[0], -1)
         query, turned = jnp.split(query, [plain], axis=-1)
@@ -70,7 +73,7 @@ class LatentAttention(nnx.Module):
         seen = keys[:, :, : mask.shape[2]]
         mixed = ops.attention(query, seen, seen[..., :rank], mask)
         mixed = jnp.einsum("bnhr,hvr->bnhv", mixed, up[:, plain:])
-        return self.o_proj(mixed.reshape(batch, nodes, -1)), keys, values
+        return self.o_proj(mixed.reshape(batch, nodes, -1))
 
 
 def unpaired(x):
