@@ -273,9 +273,13 @@ class Loop:
         if progress is self.scheduler.reading:
             self._row, self._num_read = None, 0
         slot = self.scheduler.remove(progress)
-        if slot is not None and self.state is not None:
-            self.state = self.driver.leave(self.state, slot)
-            self._lay_out(self.plan.level([one.request for one in self.scheduler.live.values()]))
+        if slot is None or self.state is None:
+            return
+        if self.scheduler.num_slots == 1:
+            self.state = None  # the next one brings its own
+            return
+        self.state = self.driver.leave(self.state, slot)
+        self._lay_out(self.plan.level([one.request for one in self.scheduler.live.values()]))
 
     def _admit(self, progress: Progress) -> None:
         """Give the request that has been read a slot, in a batch that is large enough."""
@@ -285,16 +289,20 @@ class Loop:
         self._lay_out(
             plan.level([progress.request, *(one.request for one in scheduler.live.values())])
         )
+        if self.level != plan.reading:
+            row = row._replace(sampling=self.stack([progress.request], self.level))
+        if len(scheduler.live) == scheduler.num_slots:
+            self._resize(scheduler.larger())
+        slot = scheduler.place()
+        if scheduler.num_slots == 1:
+            self.state = row  # a batch of one: copied into another, a request took 1 ms longer
+            return
         if self.state is None:
             nobody = idle(scheduler.num_slots, self.level.layout, plan.capacity)
             self.state = self.begin(nobody, width(row))
-        if len(scheduler.live) == scheduler.num_slots:
-            self._resize(scheduler.larger())
-        if self.level != plan.reading:
-            row = row._replace(sampling=self.stack([progress.request], self.level))
         wider = max(width(self.state), width(row))
         self.state, row = self.driver.fit(self.state, wider), self.driver.fit(row, wider)
-        self.state = self.driver.admit(self.state, scheduler.place(), row)
+        self.state = self.driver.admit(self.state, slot, row)
 
     def _lay_out(self, level: Level) -> None:
         """Give the batch what its rows ask for, no more."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from specjax.engine import rows
 from specjax.engine.corpus import Corpus
-from specjax.engine.loop import Loop, idle
+from specjax.engine.loop import Loop
 from specjax.engine.plan import Level, Plan
 from specjax.engine.rows import NOBODY
 from specjax.types import IDLE, Engine, State
@@ -68,15 +68,15 @@ def rounds(loop: Loop, level: Level) -> Iterator[Work]:
     now: list[State] = []  # one, once there is one
 
     def grow(size: int, window: int) -> list[State]:
-        if size == plan.sizes[0]:
-            now[:] = [loop.begin(idle(size, level.layout, plan.capacity), window)]
+        row = new_row(loop, window)._replace(sampling=loop.stack([NOBODY], level))
+        if size == 1:
+            now[:] = [row]
         else:
             (fewer,) = now
             now[0] = driver.select(fewer, np.zeros(size, np.int32), 0)
             driver.select(now[0], np.zeros(len(fewer.text.reason), np.int32), 0)
-        row = new_row(loop, window)._replace(sampling=loop.stack([NOBODY], level))
-        state = driver.leave(driver.admit(now[0], 0, row), 0)
-        now[0] = state._replace(sampling=loop.stack([NOBODY] * size, level))
+            state = driver.leave(driver.admit(now[0], 0, row), 0)
+            now[0] = state._replace(sampling=loop.stack([NOBODY] * size, level))
         return [driver.fit(now[0], other) for other in plan.windows or ()]
 
     def run(engine: Engine):
