@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 SKINNY_ROWS = 128
-PARTS = 4
 
 
 @jax.jit
@@ -25,23 +24,17 @@ def linear(
     decides the speed (24 products of 768 x 2048, ms for 1 / 4 / 8 rows): ``x @ w.T`` 11.5 /
     28.7 / 31.6, ``x @ w_transposed`` 13.1 / 18.2 / 20.7, and ``weight @ columns`` with both
     sides held in that layout, as here, 11.5 / 12.4 / 14.0. Columns come in multiples of 4
-    (5 columns took 16.8, 8 take 14.0). XLA gives one core to the product of a small matrix and
-    one column; as a batch of parts it is read by all of them (one token of the bundled target:
-    2.0 -> 1.6 ms; of 88M parameters: 11.3 -> 10.5).
+    (5 columns took 16.8, 8 take 14.0).
     """
     *lead, size = x.shape
     rows = math.prod(lead)
     if rows > SKINNY_ROWS:  # as one matrix: with leading axes kept, training was 1.25x slower
         y = jnp.einsum("ri,oi->ro", x.reshape(rows, size), weight)
         y = y.reshape(*lead, weight.shape[0])
-    elif rows == 1:
-        parts = math.gcd(weight.shape[0], PARTS)
-        column = jnp.broadcast_to(x.reshape(1, size, 1), (parts, size, 1))
-        column = jax.lax.optimization_barrier(column)
-        y = jnp.einsum("poi,pir->por", weight.reshape(parts, -1, size), column)
-        y = y.reshape(*lead, weight.shape[0])
     else:
-        columns = jnp.pad(x.reshape(rows, size).T, ((0, 0), (0, -rows % 4)))
+        columns = x.reshape(rows, size).T
+        if rows > 1:
+            columns = jnp.pad(columns, ((0, 0), (0, -rows % 4)))
         product = weight @ jax.lax.optimization_barrier(columns)
         y = jax.lax.optimization_barrier(product)[:, :rows].T.reshape(*lead, weight.shape[0])
     return y if bias is None else y + bias.reshape((1,) * len(lead) + bias.shape)
