@@ -25,6 +25,11 @@ def linear(
     28.7 / 31.6, ``x @ w_transposed`` 13.1 / 18.2 / 20.7, and ``weight @ columns`` with both
     sides held in that layout, as here, 11.5 / 12.4 / 14.0. Columns come in multiples of 4
     (5 columns took 16.8, 8 take 14.0).
+
+    Faster yet, and left for one change, since every ratio to plain decoding moves with it: XLA
+    gives one core to the product of a small matrix and one column, and all cores to a batch of
+    four parts of it (a step of the bundled target 2.0 -> 1.6 ms, of 88M parameters 11.3 -> 10.5);
+    matrices stored [in, out] verify 8 tokens of the bundled target in about a tenth less.
     """
     *lead, size = x.shape
     rows = math.prod(lead)
