@@ -7,9 +7,8 @@ from specjax.config import HEAD_METHODS, FeatureConfig, MedusaConfig, ModelConfi
 from specjax.models.build import HeadConfig
 from specjax.train.features import SourceConfig
 from specjax.train.options import RunConfig
+from specjax.weights.heads import SIZES
 
-SIZES = ("intermediate_size", "num_heads", "num_kv_heads")  # of a head's transformer block
-UNTIED = {"tie_word_embeddings": False}
 LOSSES = ("kl", "cross_entropy", "tv", "feature")
 
 
@@ -110,10 +109,10 @@ def head_config(config: HeadTrainConfig, target: ModelConfig) -> HeadConfig:
     rows = config.draft_vocab_size
     if rows is not None and not 0 < rows < vocab_size:
         raise ValueError(f"draft_vocab_size must be below the target's {vocab_size}, got {rows}")
+    block = dataclasses.replace(block, tie_word_embeddings=False)
     if config.kind == "eagle":  # always Llama's
-        llama = dataclasses.replace(block, qk_norm=False, qkv_bias=False, **UNTIED)
+        llama = dataclasses.replace(block, qk_norm=False, qkv_bias=False)
         return FeatureConfig(kind="eagle", block=llama, target_size=size)
-    block = dataclasses.replace(block, **UNTIED)
     return FeatureConfig(
         kind="eagle3", block=block, target_size=size, taps=taps, draft_vocab_size=rows
     )
