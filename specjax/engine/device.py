@@ -83,6 +83,14 @@ def choose_dtype(dtype: str, mesh: Mesh, device: str = "auto") -> str:
     return "float32" if dtype == "auto" and on_cpu else dtype
 
 
+def has_own_form(mesh: Mesh, device: str) -> bool:
+    """Say whether weights are laid out for inference: joined, and as a file stores them on a CPU.
+
+    Not where several devices share them, and not for npu_bridge, which has forms of its own.
+    """
+    return mesh.size == 1 and device not in BRIDGED
+
+
 def check_divisible(config: ModelConfig, mesh: Mesh) -> None:
     """Raise ValueError, naming the sizes that work, unless every split comes out even."""
     latent, columns = config.latent, config.intermediate_size
