@@ -1,6 +1,5 @@
 """From folders and options to an ``Engine`` and its ``Params``."""
 
-import dataclasses
 import warnings
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +20,7 @@ from specjax.drafters.tree import Tree
 from specjax.engine import extraction
 from specjax.engine.corpus import Corpus
 from specjax.engine.corpus_file import load as load_corpus
-from specjax.engine.device import shard
+from specjax.engine.device import inference_form, shard
 from specjax.engine.rule_options import LOSSY
 from specjax.engine.speculative import MODEL_FREE, SpeculativeConfig, predicted
 from specjax.engine.tokenizer import Tokenizer, load_tokenizer
@@ -63,15 +62,17 @@ def describe(
     max_model_len: int | None = None,
     tokenizer: str | Path | None = None,
     *,
-    joined: bool = False,
+    own_form: bool = False,
 ) -> Model:
     """Read everything about a checkpoint but its weights, refusing what is not implemented.
 
-    ``tokenizer`` is a folder that has one, by default the checkpoint's own.
+    ``tokenizer`` is a folder that has one, by default the checkpoint's own; ``own_form`` as in
+    ``device.has_own_form``.
     """
     folder = resolve(model)
     config, _ = read_config(folder, dtype=dtype, max_model_len=max_model_len)
-    config = dataclasses.replace(config, joined=joined)
+    if own_form:
+        config = inference_form(config)
     return Model(folder, config, load_tokenizer(resolve(tokenizer or folder)))
 
 

@@ -244,10 +244,10 @@ class LLM:
         return self.intake.tokenizer
 
     def _describe(
-        self, model, tokenizer, dtype: str, max_model_len: int | None, joined: bool
+        self, model, tokenizer, dtype: str, max_model_len: int | None, own_form: bool
     ) -> tuple[Model, Model | Head | None]:
         """Read what target and draft are, and check that they fit, before any weight."""
-        target = describe(model, dtype, max_model_len, tokenizer, joined=joined)
+        target = describe(model, dtype, max_model_len, tokenizer, own_form=own_form)
         if target.tokenizer.vocab_size > target.config.vocab_size:
             raise ValueError(
                 f"the tokenizer has {target.tokenizer.vocab_size} tokens, the model only "
@@ -258,7 +258,7 @@ class LLM:
             return target, None
         if config.method != "draft_model":
             return target, describe_head(target, config)
-        draft = describe(str(config.model), dtype, max_model_len, joined=joined)
+        draft = describe(str(config.model), dtype, max_model_len, own_form=own_form)
         return target, match(target, draft, heterogeneous=config.use_heterogeneous_vocab)
 
     def _read(self, prompts, sampling_params) -> list[tuple[Prompt, list[Request]]]:

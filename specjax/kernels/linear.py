@@ -28,8 +28,8 @@ from specjax.kernels.ir import (
     Writer,
 )
 
-SIZES = {"float32": 4, "bfloat16": 2, "float16": 2}
-STORED = {"float32": F32, "bfloat16": I16, "float16": F16}
+SIZES = {"float32": 4, "bfloat16": 2, "float16": 2, "uint16": 2}  # uint16: bfloat16's bits
+STORED = {"float32": F32, "bfloat16": I16, "float16": F16, "uint16": I16}
 TILES = {4: 6, 1: 6}  # outputs of a tile: the most rows
 BLOCK_ROWS = 96  # of x, which stay in the second-level cache
 FEW_TASKS = 8  # per product, where the rows are few
@@ -61,7 +61,7 @@ def widen(to: Writer, stored: Value, dtype: str) -> Value:
     """Turn 16 numbers as they are stored into float32: none is rounded."""
     if dtype == "float16":
         return to.at.fpext(stored, VECTOR)
-    if dtype == "bfloat16":  # the upper half of a float32
+    if dtype in ("bfloat16", "uint16"):  # the upper half of a float32
         wide = ir.VectorType(I32, LANES)
         bits = to.at.shl(to.at.zext(stored, wide), ir.Constant(wide, [16] * LANES))
         return to.at.bitcast(bits, VECTOR)

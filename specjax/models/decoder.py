@@ -12,10 +12,10 @@ from specjax import ops
 from specjax.config import ModelConfig
 from specjax.models.experts import Mixture
 from specjax.models.latent import LatentAttention
-from specjax.models.parts import MLP, Embedding, Linear, Norm
+from specjax.models.parts import MLP, Embedding, Linear, Norm, pick_one
 from specjax.models.rope import rope_angles
 from specjax.topology import attention_mask
-from specjax.types import Cache, Output, PyTree
+from specjax.types import Cache, Output
 
 
 class Attention(nnx.Module):
@@ -86,14 +86,6 @@ class Layer(nnx.Module):
         return x + self.mlp(self.post_attention_layernorm(x)), keys, values
 
 
-def pick_one(only: Int[Array, "B"] | None, nodes: PyTree) -> PyTree:
-    """Leave one node of each row: arrays [B, N, ...] become [B, 1, ...]; None leaves all."""
-    if only is None:
-        return nodes
-    rows = jnp.arange(only.shape[0])
-    return jax.tree.map(lambda leaf: leaf[rows, only][:, None], nodes)
-
-
 def surroundings(
     config: ModelConfig,
     positions: Int[Array, "B N"],
@@ -140,6 +132,7 @@ class Decoder(nnx.Module):
         cache: Cache,
         window: int,
         taps: tuple[int, ...] = (),
+        only: Int[Array, "B"] | None = None,
     ) -> tuple[Output, Cache]:
         x = self.embed_tokens(tokens)
         if self.embed_positions is not None:
@@ -147,10 +140,11 @@ class Decoder(nnx.Module):
         angles, mask, slots = surroundings(self.config, positions, visible, cache.lengths, window)
         keys, values, stream = list(cache.keys), list(cache.values), [x]
         for i, layer in enumerate(self.layers):
-            x, keys[i], values[i] = layer(x, angles, mask, keys[i], values[i], slots)
+            last = only if i == len(self.layers) - 1 else None
+            x, keys[i], values[i] = layer(x, angles, mask, keys[i], values[i], slots, last)
             stream.append(x)
         tapped = [stream[i] for i in taps]
-        empty = jnp.zeros((*tokens.shape, 0, self.config.hidden_size), x.dtype)
+        empty = jnp.zeros((*x.shape[:2], 0, self.config.hidden_size), x.dtype)
         output = Output(self.norm(x), jnp.stack(tapped, axis=2) if tapped else empty)
         return output, cache._replace(keys=tuple(keys), values=tuple(values))
 

@@ -14,8 +14,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from specjax import ops
 from specjax.config import FeatureConfig, MedusaConfig, ModelConfig, SpeculatorConfig
-from specjax.models.decoder import Attention, Layer, pick_one, surroundings
-from specjax.models.parts import MLP, Embedding, Linear, Norm
+from specjax.models.decoder import Attention, Layer, surroundings
+from specjax.models.parts import MLP, Embedding, Linear, Norm, pick_one
 from specjax.sampling import FORBIDDEN
 from specjax.types import Cache
 

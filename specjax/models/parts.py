@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from specjax import ops
 from specjax.config import ModelConfig
+from specjax.types import PyTree
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3))
@@ -58,7 +59,7 @@ class Embedding(nnx.Module):
         self.weight, self.dtype = nnx.Param(noise(rngs(), (rows, size), dtype, size)), dtype
 
     def __call__(self, index: Int[Array, "*lead"]) -> Float[Array, "*lead D"]:
-        return self.weight[...][index].astype(self.dtype)
+        return ops.embed(self.weight[...], index).astype(self.dtype)
 
 
 class MLP(nnx.Module):
@@ -83,3 +84,11 @@ class MLP(nnx.Module):
         else:
             gate, up = self.gate_proj(x), self.up_proj(x)
         return self.down_proj(ops.swiglu(gate, up))
+
+
+def pick_one(only: Int[Array, "B"] | None, nodes: PyTree) -> PyTree:
+    """Leave one node of each row: arrays [B, N, ...] become [B, 1, ...]; None leaves all."""
+    if only is None:
+        return nodes
+    rows = jnp.arange(only.shape[0])
+    return jax.tree.map(lambda leaf: leaf[rows, only][:, None], nodes)

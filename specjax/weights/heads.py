@@ -185,7 +185,7 @@ def parse_block(raw: Raw, known: Mapping[str, str], target: ModelConfig) -> Mode
     if named[0] not in known:
         raise ValueError(f"unknown architecture {named}: known are {', '.join(known)}")
     block = parse_config({**raw, "architectures": [known[named[0]]]}, target.dtype)
-    return dataclasses.replace(block, joined=target.joined)
+    return dataclasses.replace(block, joined=target.joined, cache_dtype=target.cache_dtype)
 
 
 def number(raw: Raw, *keys: str) -> int:
