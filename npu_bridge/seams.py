@@ -68,7 +68,9 @@ def skinny_linear(lowering, scope, eqn, operands, mine):
 def rms_norm(lowering, scope, eqn, operands, mine):
     """Normalise the last axis."""
     x, weight = operands
-    made = call(functional.rms_norm, x, list(eqn.invars[1].aval.shape), weight, literal(eqn, "add"))
+    made = call(
+        functional.rms_norm, x, list(eqn.invars[1].aval.shape), weight, literal(eqn, "scale_rows")
+    )
     return (made,), "rms_norm"
 
 

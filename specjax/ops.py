@@ -39,14 +39,24 @@ def linear(
     return y if bias is None else y + bias.reshape((1,) * len(lead) + bias.shape)
 
 
+def _rms_norm(
+    x: Float[Array, "N D"], weight: Float[Array, "D"], epsilon: Float[Array, ""]
+) -> Float[Array, "N D"]:
+    wide = x.astype(jnp.float32)
+    wide = wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + epsilon)
+    return wide * weight[None].astype(jnp.float32)
+
+
+scale_rows = two_forms("scale_rows", _rms_norm, kernels.rms_norm)
+
+
 @functools.partial(jax.jit, static_argnames="epsilon")
 def rms_norm(
     x: Float[Array, "*lead D"], weight: Float[Array, "D"], epsilon: float
 ) -> Float[Array, "*lead D"]:
     """Scale to unit root mean square, in float32 (Zhang & Sennrich 2019)."""
-    wide = x.astype(jnp.float32)
-    wide = wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + epsilon)
-    return wide.astype(x.dtype) * weight.reshape((1,) * (x.ndim - 1) + weight.shape)
+    rows = scale_rows(x.reshape(-1, x.shape[-1]), weight, jnp.float32(epsilon))
+    return rows.astype(x.dtype).reshape(x.shape)
 
 
 @functools.partial(jax.jit, static_argnames="epsilon")

@@ -115,7 +115,7 @@ class Target(NamedTuple):
     init_cache: Callable  # (batch_size, capacity) -> Cache
     forward: Callable  # (params, tokens, positions, visible, cache, window, only=None)
     #                    -> (Output, Cache); ``only`` [B]: the one node of each row whose hidden
-    #                    state is wanted, [B, 1, D]; no taps then
+    #                    state is wanted, [B, 1, D]
     logits: Callable  # (params, hidden) -> Float[..., V]
     vocab_size: int
     hidden_size: int

@@ -7,5 +7,6 @@ it: a row's result has the same bits in every batch, window and draft.
 
 from specjax.kernels.attention import attention
 from specjax.kernels.linear import linear
+from specjax.kernels.norm import rms_norm
 
-__all__ = ["attention", "linear"]
+__all__ = ["attention", "linear", "rms_norm"]

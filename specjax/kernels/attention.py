@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float
 from llvmlite import ir
 
 from specjax.kernels.call import argument, dim, register, result
-from specjax.kernels.ir import F32, I8, I16, I32, I64, LANES, POINTER, VECTOR, VOID, Value, Writer
+from specjax.kernels.ir import F32, I8, I32, I64, LANES, POINTER, VECTOR, VOID, Value, Writer
 from specjax.kernels.linear import SIZES, load, widen
 
 TASK = 1 << 17  # multiplications that are worth a task of their own
@@ -200,8 +200,5 @@ def write_row(module: ir.Module, dtype: str, size: int, size_out: int) -> None:
         sum = to.at.fadd(to.read(VECTOR, mixed[c][0]), to.read(VECTOR, mixed[c][1]))
         found = to.at.select(seen_any, to.at.fdiv(sum, whole), zero)
         place = to.place(out, i, 4)
-        if mask is None:
-            to.write(found, place, align=4)
-        else:
-            to.call("llvm.masked.store.v16f32.p0", VOID, found, place, I32(4), mask)
+        to.store(found, place, mask)
     to.at.ret_void()

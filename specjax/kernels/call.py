@@ -59,11 +59,7 @@ BUFFER = Struct(**HEAD, dtype=I32, data=POINTER, rank=I64, dims=POINTER)
 EXTENSION = Struct(size=I64, kind=I32, next=POINTER, metadata=POINTER)
 API = Struct(
     **HEAD, version_size=I64, version_extension=POINTER, major=I32, minor=I32, internal=POINTER,
-    **{name: POINTER for name in (
-        "error_create", "error_get_message", "error_destroy", "handler_register", "stream_get",
-        "type_register", "context_get", "state_set", "state_get", "memory_allocate", "memory_free",
-        "schedule", "num_threads",
-    )},
+    **dict.fromkeys(("error_create", "error_get_message", "error_destroy", "handler_register", "stream_get", "type_register", "context_get", "state_set", "state_get", "memory_allocate", "memory_free", "schedule", "num_threads"), POINTER),
 )  # fmt: skip
 METADATA = Struct(
     size=I64, version_size=I64, version_extension=POINTER, major=I32, minor=I32, traits=I32,
@@ -144,9 +140,7 @@ def write_handler(module: ir.Module, name: str, count_tasks: Callable[[Writer, V
         _invoke(to, API.get(to, api, "schedule"), asking)
     to.call("worker", VOID, work)
     with to.while_() as unless:
-        done = to.at.load_atomic(
-            WORK.field(to, work, "done"), ordering="acquire", align=8, typ=I64
-        )
+        done = to.at.load_atomic(WORK.field(to, work, "done"), ordering="acquire", align=8, typ=I64)
         unless(to.less(done, num_tasks))
     _leave(to, work)
     to.at.ret(nothing)
@@ -219,5 +213,8 @@ def has_feature(name: str) -> bool:
 def capsule(address: int) -> Any:
     """Wrap a function's address for JAX."""
     new = ctypes.pythonapi.PyCapsule_New
-    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    new.restype, new.argtypes = (
+        ctypes.py_object,
+        [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p],
+    )
     return new(address, None, None)

@@ -85,6 +85,13 @@ class Writer:
     def write(self, value: Value, place: Value, align: int | None = None) -> None:
         self.at.store(value, place, align=align)
 
+    def store(self, vector: Value, place: Value, mask: Value | None) -> None:
+        """Write 16 numbers; with a mask, those where it is true."""
+        if mask is None:
+            self.write(vector, place, align=4)
+        else:
+            self.call("llvm.masked.store.v16f32.p0", VOID, vector, place, I32(4), mask)
+
     def place(self, base: Value, offset: int | Value, size: int) -> Value:
         """Return the address of element ``offset`` of ``size`` bytes each."""
         return self.at.gep(base, [self.mul(offset, size)], source_etype=I8)
@@ -140,7 +147,9 @@ class Writer:
         return self.shuffle(single, single, [0] * LANES)
 
     def shuffle(self, a: Value, b: Value, lanes: Sequence[int]) -> Value:
-        return self.at.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(lanes)), list(lanes)))
+        return self.at.shuffle_vector(
+            a, b, ir.Constant(ir.VectorType(I32, len(lanes)), list(lanes))
+        )
 
     def first_lanes(self, count: Value, lanes: int) -> Value:
         """Return a mask of the first ``count`` lanes."""
@@ -170,7 +179,15 @@ class Writer:
         r = self.fma(n, self.splat(-0.693359375), x)
         r = self.fma(n, self.splat(2.12194440e-4), r)
         y = self.splat(1.9875691500e-4)
-        for c in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5, 1.0, 1.0):
+        for c in (
+            1.3981999507e-3,
+            8.3334519073e-3,
+            4.1665795894e-2,
+            1.6666665459e-1,
+            0.5,
+            1.0,
+            1.0,
+        ):
             y = self.fma(y, r, self.splat(c))
         wide = ir.VectorType(I32, LANES)
         bits = self.at.shl(self.at.fptosi(n, wide), ir.Constant(wide, [23] * LANES))

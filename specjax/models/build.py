@@ -65,9 +65,7 @@ def build_target(config: ModelConfig, taps: tuple[int, ...] = ()) -> Target:
         return nnx.merge(graphdef, params).logits(hidden)
 
     allocate = functools.partial(cache_of, config)
-    return Target(
-        allocate, forward, logits, config.vocab_size, config.hidden_size, config.dtype
-    )
+    return Target(allocate, forward, logits, config.vocab_size, config.hidden_size, config.dtype)
 
 
 def cache_of(config: ModelConfig, batch_size: int, capacity: int) -> Cache:

@@ -143,6 +143,7 @@ class Decoder(nnx.Module):
             last = only if i == len(self.layers) - 1 else None
             x, keys[i], values[i] = layer(x, angles, mask, keys[i], values[i], slots, last)
             stream.append(x)
+        stream[:-1] = pick_one(only, stream[:-1])
         tapped = [stream[i] for i in taps]
         empty = jnp.zeros((*x.shape[:2], 0, self.config.hidden_size), x.dtype)
         output = Output(self.norm(x), jnp.stack(tapped, axis=2) if tapped else empty)
