@@ -102,22 +102,21 @@ def write_list(module: ir.Module) -> None:
     whole = to.mul(to.div(window, LANES), LANES)
     with to.loop(0, whole, LANES) as start:
         some = to.read(bits, to.place(mask, start, 1), align=1)
-        every = ir.Constant(bits, int.from_bytes(b"\1" * LANES, "little"))
-        with to.at.if_then(to.at.icmp_unsigned("!=", some, ir.Constant(bits, 0))):
-            with to.at.if_else(to.at.icmp_unsigned("==", some, every)) as (all_of_them, mixed):
-                with all_of_them:
-                    single = to.at.insert_element(
-                        ir.Constant(numbers, ir.Undefined), to.at.trunc(start, I32), I32(0)
-                    )
-                    positions = to.at.add(
-                        to.shuffle(single, single, [0] * LANES),
-                        ir.Constant(numbers, list(range(LANES))),
-                    )
-                    now = to.read(I64, count)
-                    to.write(positions, to.place(seen, now, 4), align=4)
-                    to.write(to.add(now, LANES), count)
-                with mixed, to.loop(start, to.add(start, LANES)) as position:
-                    one(position)
+        shown, full = (
+            to.at.icmp_unsigned(sign, some, ir.Constant(bits, number))
+            for sign, number in (("!=", 0), ("==", int.from_bytes(b"\1" * LANES, "little")))
+        )
+        with to.at.if_then(full):
+            single = ir.Constant(numbers, ir.Undefined)
+            single = to.at.insert_element(single, to.at.trunc(start, I32), I32(0))
+            single = to.shuffle(single, single, [0] * LANES)
+            now = to.read(I64, count)
+            positions = to.at.add(single, ir.Constant(numbers, list(range(LANES))))
+            to.write(positions, to.place(seen, now, 4), align=4)
+            to.write(to.add(now, LANES), count)
+        mixed = to.at.and_(shown, to.at.not_(full))
+        with to.at.if_then(mixed), to.loop(start, to.add(start, LANES)) as position:
+            one(position)
     with to.loop(whole, window) as position:
         one(position)
     found = to.read(I64, count)

@@ -57,9 +57,14 @@ FRAME = Struct(
 )  # fmt: skip
 BUFFER = Struct(**HEAD, dtype=I32, data=POINTER, rank=I64, dims=POINTER)
 EXTENSION = Struct(size=I64, kind=I32, next=POINTER, metadata=POINTER)
+FUNCTIONS = (
+    *("error_create", "error_get_message", "error_destroy", "handler_register", "stream_get"),
+    *("type_register", "context_get", "state_set", "state_get", "memory_allocate"),
+    *("memory_free", "schedule", "num_threads"),
+)
 API = Struct(
     **HEAD, version_size=I64, version_extension=POINTER, major=I32, minor=I32, internal=POINTER,
-    **dict.fromkeys(("error_create", "error_get_message", "error_destroy", "handler_register", "stream_get", "type_register", "context_get", "state_set", "state_get", "memory_allocate", "memory_free", "schedule", "num_threads"), POINTER),
+    **dict.fromkeys(FUNCTIONS, POINTER),
 )  # fmt: skip
 METADATA = Struct(
     size=I64, version_size=I64, version_extension=POINTER, major=I32, minor=I32, traits=I32,
@@ -132,8 +137,8 @@ def write_handler(module: ir.Module, name: str, count_tasks: Callable[[Writer, V
     helpers = to.sub(to.least(to.read(I64, count), num_tasks), 1)
     work = to.call("malloc", POINTER, WORK.num_bytes(to))
     zero = I64(0)
-    values = dict(frame=frame, num_tasks=num_tasks, next=zero, done=zero, users=to.add(helpers, 1))
-    for field, value in values.items():
+    counts = {"next": zero, "done": zero, "users": to.add(helpers, 1)}
+    for field, value in {"frame": frame, "num_tasks": num_tasks, **counts}.items():
         to.write(value, WORK.field(to, work, field))
     asking = SCHEDULE.new(to, context=context, task=helper.function, data=work)
     with to.loop(0, helpers):

@@ -147,9 +147,8 @@ class Writer:
         return self.shuffle(single, single, [0] * LANES)
 
     def shuffle(self, a: Value, b: Value, lanes: Sequence[int]) -> Value:
-        return self.at.shuffle_vector(
-            a, b, ir.Constant(ir.VectorType(I32, len(lanes)), list(lanes))
-        )
+        mask = ir.Constant(ir.VectorType(I32, len(lanes)), list(lanes))
+        return self.at.shuffle_vector(a, b, mask)
 
     def first_lanes(self, count: Value, lanes: int) -> Value:
         """Return a mask of the first ``count`` lanes."""

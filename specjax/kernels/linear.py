@@ -149,7 +149,7 @@ def write_linear(weight: str, x: str, module: ir.Module):
     last = to.least(to.add(first, share), outputs)
 
     def tiles(count: int) -> None:
-        """Write all rows' results for ``count`` outputs at a time; the last ones may be repeated."""
+        """Write all rows' results, ``count`` outputs at a time; the last may be repeated."""
         most = TILES[count]
         with to.loop(first, last, count) as o:
             o = to.least(o, to.most(to.sub(last, count), 0)) if count > 1 else o

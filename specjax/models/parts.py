@@ -71,8 +71,9 @@ class MLP(nnx.Module):
         self.gated, self.joined = config.mlp == "swiglu", config.joined
         if self.gated and self.joined:
             self.gate_up_proj = Linear(size, 2 * wide, **facts)
-        else:
-            self.gate_proj = Linear(size, wide, **facts) if self.gated else None
+        elif self.gated:
+            self.gate_proj = Linear(size, wide, **facts)
+        if not (self.gated and self.joined):
             self.up_proj = Linear(size, wide, **facts)
         self.down_proj = Linear(wide, size, **facts)
 

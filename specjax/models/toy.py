@@ -49,9 +49,8 @@ def history_target(vocab_size: int) -> Target:
         values = ops.write_kv(cache.values[0], as_leaf(positions), slots)
         words = digest(keys[:, 0, :window, 0], values[:, 0, :window, 0], seen)
         row = (words % params.shape[0]).astype(jnp.int32)
-        return look_up(params, *pick_one(only, (row,))), cache._replace(
-            keys=(keys,), values=(values,)
-        )
+        (row,) = pick_one(only, (row,))
+        return look_up(params, row), cache._replace(keys=(keys,), values=(values,))
 
     return toy_target(forward, vocab_size)
 
