@@ -59,14 +59,42 @@ def rms_norm(
     return rows.astype(x.dtype).reshape(x.shape)
 
 
+def _row_sums(x: Float[Array, "N V"]) -> Float[Array, "N"]:
+    return x.sum(axis=-1)
+
+
+def _row_products(x: Float[Array, "N V"]) -> Float[Array, "N"]:
+    return kernels.linear(x, jnp.ones((1, x.shape[1]), jnp.float32))[:, 0]
+
+
+add_rows = two_forms("add_rows", _row_sums, _row_products)
+
+
+def row_sums(x: Float[Array, "*lead V"]) -> Float[Array, "*lead"]:
+    """Add up the last axis, each row's numbers in the same order whatever stands beside it."""
+    return add_rows(x.reshape(-1, x.shape[-1])).reshape(x.shape[:-1])
+
+
+def softmax(logits: Float[Array, "*lead V"]) -> Float[Array, "*lead V"]:
+    """Return probabilities."""
+    weights = jnp.exp(logits - logits.max(axis=-1, keepdims=True))
+    return weights / row_sums(weights)[..., None]
+
+
+def log_softmax(logits: Float[Array, "*lead V"]) -> Float[Array, "*lead V"]:
+    """Return log probabilities."""
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    return shifted - jnp.log(row_sums(jnp.exp(shifted)))[..., None]
+
+
 @functools.partial(jax.jit, static_argnames="epsilon")
 def layer_norm(
     x: Float[Array, "*lead D"], weight: Float[Array, "D"], bias: Float[Array, "D"], epsilon: float
 ) -> Float[Array, "*lead D"]:
     """Standardise the last axis, in float32 (Ba et al. 2016)."""
-    wide = x.astype(jnp.float32)
-    wide = wide - jnp.mean(wide, axis=-1, keepdims=True)
-    wide = wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + epsilon)
+    wide, size = x.astype(jnp.float32), x.shape[-1]
+    wide = wide - row_sums(wide)[..., None] / size
+    wide = wide * jax.lax.rsqrt(row_sums(wide * wide)[..., None] / size + epsilon)
     shape = (1,) * (x.ndim - 1) + weight.shape
     return wide.astype(x.dtype) * weight.reshape(shape) + bias.reshape(shape)
 

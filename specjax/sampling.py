@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from specjax.generators import THREEFRY
+from specjax.ops import log_softmax, row_sums, softmax
 from specjax.topology import ancestors
 from specjax.types import Draft, Logprobs, Text
 
@@ -227,7 +228,7 @@ def cut_off(
         weights = jnp.where(weights >= threshold(weights, ones, goal), weights, 0.0)
     if top_p is not None:
         share = top_p[:, None]
-        kept = weights >= threshold(weights, weights, share * weights.sum(axis=-1))
+        kept = weights >= threshold(weights, weights, share * row_sums(weights))
         weights = jnp.where(kept | (share >= 1)[:, :, None], weights, 0.0)
     return jnp.where(weights > 0, logits, FORBIDDEN)
 
@@ -241,7 +242,7 @@ def threshold(
         low, high = bounds
         middle = low + jax.lax.div(high - low, 2)  # ">> 1" in one operation
         bar = jax.lax.bitcast_convert_type(middle, jnp.float32)[:, :, None]
-        reached = jnp.where(weights >= bar, mass, 0.0).sum(axis=-1) >= goal
+        reached = row_sums(jnp.where(weights >= bar, mass, 0.0)) >= goal
         return jnp.where(reached, middle, low), jnp.where(reached, high, middle)
 
     shape = weights.shape[:2]
@@ -254,7 +255,7 @@ def threshold(
 def law(logits: Float[Array, "B N V"], sampling: Sampling) -> Float[Array, "B N V"]:
     """Return the probabilities softmax(logits / T); one-hot at temperature 0."""
     temperature = sampling.temperature[:, None, None]
-    soft = jax.nn.softmax(logits / jnp.maximum(temperature, 1e-5), axis=-1)
+    soft = softmax(logits / jnp.maximum(temperature, 1e-5))
     index = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
     hard = (index == likeliest(logits)[:, :, None]).astype(jnp.float32)
     return jnp.where(temperature > 0, soft, hard)
@@ -283,7 +284,7 @@ def warp(
 
 def score(logits: Float[Array, "B P V"], tokens: Int[Array, "B P"], num_logprobs: int) -> Logprobs:
     """Report each token's raw log probability and rank, and the ``num_logprobs`` best."""
-    logprobs = jax.nn.log_softmax(logits, axis=-1)
+    logprobs = log_softmax(logits)
     own = jnp.take_along_axis(logprobs, tokens[:, :, None], axis=-1)
     best, ids = jax.lax.top_k(logprobs, min(num_logprobs, logits.shape[-1]))
     return Logprobs(

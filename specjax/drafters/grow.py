@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from specjax import sampling as s
 from specjax.drafters.tree import Tree, candidates, lay_out
+from specjax.ops import log_softmax
 from specjax.types import Draft, PyTree, Text
 
 
@@ -77,7 +78,7 @@ def grow(
         flat = tokens.reshape(batch_size, -1)
         scores = None
         if front.score is not None:
-            gain, _ = lax.top_k(jax.nn.log_softmax(said), tree.top_k)
+            gain, _ = lax.top_k(log_softmax(said), tree.top_k)
             scores = (front.score[:, :, None] + jnp.minimum(gain, 0)).reshape(flat.shape)
             chosen = lax.top_k(scores, width)[1]
         chosen = jnp.broadcast_to(chosen, (batch_size, width))

@@ -1,4 +1,4 @@
-"""Law 1: same seed, same text. Law 9: a row alone equals the row in a batch."""
+"""Law 1: same seed, same text, and the same bits of every logit. Law 9: in any company."""
 
 import itertools
 
