@@ -147,6 +147,7 @@ def write_handler(module: ir.Module, name: str, count_tasks: Callable[[Writer, V
     with to.while_() as unless:
         done = to.at.load_atomic(WORK.field(to, work, "done"), ordering="acquire", align=8, typ=I64)
         unless(to.less(done, num_tasks))
+        to.call("sched_yield", I32)  # where others want the cores, a helper may have lost its own
     _leave(to, work)
     to.at.ret(nothing)
 

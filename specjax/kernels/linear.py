@@ -32,8 +32,8 @@ SIZES = {"float32": 4, "bfloat16": 2, "float16": 2, "uint16": 2}  # uint16: bflo
 STORED = {"float32": F32, "bfloat16": I16, "float16": F16, "uint16": I16}
 TILES = {4: 6, 1: 6}  # outputs of a tile: the most rows
 BLOCK_ROWS = 96  # of x, which stay in the second-level cache
-FEW_TASKS = 8  # per product, where the rows are few
-LEAST_OUTPUTS = 32  # of a task
+MOST_PARTS = 8  # of a block of rows' outputs
+TASK = 1 << 16  # multiplications that are worth a task of their own
 
 
 def linear(x: Float[Array, "N I"], weight: Float[Array, "O I"]) -> Float[Array, "N O"]:
@@ -132,8 +132,9 @@ def write_linear(weight: str, x: str, module: ir.Module):
         rows, size, outputs = dim(to, frame, 0, 0), dim(to, frame, 0, 1), dim(to, frame, 1, 0)
         blocks = to.div(to.add(rows, BLOCK_ROWS - 1), BLOCK_ROWS)
         # outputs of a task: a multiple of 8
-        share = to.div(to.add(outputs, 8 * FEW_TASKS - 1), 8 * FEW_TASKS)
-        share = to.most(to.mul(share, 8), LEAST_OUTPUTS)
+        share = to.div(to.add(outputs, 8 * MOST_PARTS - 1), 8 * MOST_PARTS)
+        least = to.add(to.div(TASK, to.mul(8, size, to.least(rows, BLOCK_ROWS))), 1)
+        share = to.mul(to.most(share, least), 8)
         parts = to.div(to.sub(to.add(outputs, share), 1), share)
         return rows, size, outputs, blocks, share, parts
 

@@ -15,7 +15,7 @@ from specjax.kernels.call import argument, dim, register, result
 from specjax.kernels.ir import F32, I64, LANES, POINTER, VECTOR, VOID, Value, Writer
 from specjax.kernels.linear import SIZES, load, widen
 
-TASK = 1 << 14  # numbers that are worth a task of their own
+TASK = 1 << 15  # numbers that are worth a task of their own
 
 
 def rms_norm(

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specjax import ops
 from specjax.drafters import suffix_index
 from specjax.drafters.suffix import suffix
 from specjax.types import STOPPED
@@ -22,23 +23,11 @@ def assert_bitwise(result: h.Result, expected: h.Result):
         np.testing.assert_array_equal(ours, theirs)
 
 
-def count_events(result: h.Result, expected: h.Result) -> int:
-    """Check law 1(b) row by row; return how many rows first differ at a near tie."""
-    events = 0
-    for b, (ours, theirs) in enumerate(zip(result.tokens, expected.tokens, strict=True)):
-        common = min(len(ours), len(theirs))
-        differ = [i for i in range(common) if ours[i] != theirs[i]]
-        end = differ[0] + 1 if differ else common
-        assert differ or len(ours) == len(theirs)
-        for i in range(end):
-            assert h.close(result.logprobs[b][i], expected.logprobs[b][i]), (b, i)
-        events += bool(differ)
-    return events
-
-
 def only(result: h.Result, some: slice) -> h.Result:
     """Return what a run said in some of its rows."""
-    return result._replace(tokens=result.tokens[some], logprobs=result.logprobs[some])
+    return result._replace(
+        tokens=result.tokens[some], logprobs=result.logprobs[some], reason=result.reason[some]
+    )
 
 
 @pytest.mark.parametrize("name", h.CHAINS)
@@ -69,22 +58,25 @@ def test_in_one_program_neither_slot_nor_mates_change_text_or_logits():
 
 @pytest.mark.parametrize("name", h.TREES)
 def test_no_tree_changes_the_text(name):
-    """1(b) for trees, with a drafter that knows the answer and is wrong now and then."""
+    """For trees, with a drafter that knows the answer and is wrong now and then: bit for bit."""
     rows = h.random_rows(4, seed=3)
     plain = h.run(h.PLAIN, rows)
     for skill in (0.5, 0.95):
         drafted = h.run(h.guided(h.TREES[name]), rows, params=h.knowing(plain, rows, skill))
-        assert count_events(drafted, plain) == 0
+        assert_bitwise(drafted, plain)
         assert drafted.infos.num_accepted.sum() > 10
 
 
-def test_across_shapes_ids_and_logits_agree_over_20_000_tokens():
-    """1(b): other N, B, chunk and window; at most 1 near tie per 10,000 tokens.
+@pytest.mark.parametrize("name", h.GROWN)
+def test_no_grown_tree_changes_text_or_logits(name):
+    rows = h.random_rows(4, seed=3)
+    assert_bitwise(h.run(h.GROWN[name], rows), h.run(h.PLAIN, rows))
 
-    Sixteen rows plain, and four by four drafted, with the programs of the tests above.
-    """
-    tokens = events = 0
-    for seed in range(10):
+
+def test_across_shapes_ids_and_logits_are_equal_bitwise_over_10_000_tokens():
+    """Other N, B, chunk: sixteen rows plain, and four by four drafted."""
+    tokens = 0
+    for seed in range(5):
         rows = h.random_rows(16, seed=100 + seed)
         rows = [row._replace(stop_ids=(), max_tokens=50) for row in rows]
         plain = h.run(h.PLAIN, rows)
@@ -92,18 +84,40 @@ def test_across_shapes_ids_and_logits_agree_over_20_000_tokens():
             some = slice(four, four + 4)
             drafted = h.run(h.CHAINS[name], rows[some], chunk=chunk)
             tokens += sum(map(len, drafted.tokens))
-            events += count_events(drafted, only(plain, some))
-    assert tokens >= 20_000
-    assert events <= tokens / 10_000
+            assert_bitwise(drafted, only(plain, some))
+    assert tokens >= 10_000
 
 
-def test_a_row_alone_equals_the_row_in_a_batch_across_shapes():
-    """9 across shapes: B = 1 against B = 4, 1(b)."""
+@pytest.mark.parametrize("size", [1, 2, 3, 24])
+def test_a_batch_of_any_size_and_a_window_of_any_width_give_the_same_bits(size):
+    """9 across shapes: B = 1, 2, 3, 24 against 5; windows of 128, 112 and 104 positions."""
+    rows = h.random_rows(24, seed=7)
+    expected = h.run(h.PLAIN, rows[:5])
+    for window in (h.CAPACITY, 112, 104):
+        found = h.run(h.PLAIN, rows[:size], window=window)
+        least = slice(0, min(size, 5))
+        assert_bitwise(only(found, least), only(expected, least))
+
+
+def test_the_law_sees_a_product_whose_order_depends_on_its_shape(monkeypatch):
+    """The mutation: XLA's float32 product sums up in another order for other numbers of rows."""
     rows = h.random_rows(4, seed=7)
-    together = h.run(h.CHAINS["ngram"], rows)
-    for b, row in enumerate(rows):
-        alone = h.run(h.CHAINS["ngram"], [row])
-        assert count_events(alone, only(together, slice(b, b + 1))) == 0
+
+    def plain_product(x, weight):
+        return jnp.einsum("ni,oi->no", x, weight)
+
+    monkeypatch.setattr(ops, "product", plain_product)
+    jax.clear_caches()
+    try:
+        together = h.run(h.PLAIN, rows)
+        alone = h.run(h.PLAIN, rows[:1])
+        drafted = h.run(h.CHAINS["ngram"], rows)
+    finally:
+        monkeypatch.undo()
+        jax.clear_caches()
+    with pytest.raises(AssertionError):
+        assert_bitwise(alone, only(together, slice(0, 1)))
+        assert_bitwise(drafted, together)
 
 
 def test_what_others_said_never_changes_the_text():
@@ -119,10 +133,10 @@ def test_what_others_said_never_changes_the_text():
 
 
 def test_trees_of_what_was_said_never_change_the_text():
-    """1(b) for suffix decoding's trees: several branches, and a node that is never used."""
+    """Suffix decoding's trees: several branches, and a node that is never used."""
     rows = h.random_rows(4, seed=3)
     drafted = h.run(h.alone(suffix(4, 8, 2.0, 0.05, 1.0, use_tree_spec=True)), rows)
-    assert count_events(drafted, h.run(h.PLAIN, rows)) == 0
+    assert_bitwise(drafted, h.run(h.PLAIN, rows))
     assert drafted.infos.num_accepted.sum() > 4
     assert drafted.infos.num_drafted.max() == 4
 
@@ -136,12 +150,12 @@ def test_the_law_sees_a_window_that_is_too_small():
     rows = [h.Row(tuple(range(1, 36)), 12, seed=0)] * 4
     plain = h.run(h.PLAIN, rows)
 
-    def short_sighted(params, tokens, positions, visible, cache, window):
-        return h.TARGET.forward(params, tokens, positions, visible, cache, 40)
+    def short_sighted(params, tokens, positions, visible, cache, window, only=None):
+        return h.TARGET.forward(params, tokens, positions, visible, cache, 40, only)
 
     broken = h.run(h.PLAIN, rows, target=h.TARGET._replace(forward=short_sighted))
     with pytest.raises(AssertionError):
-        count_events(broken, plain)
+        assert_bitwise(broken, plain)
 
 
 def test_stops_limits_and_min_tokens_hold_in_the_middle_of_a_draft():
