@@ -97,6 +97,7 @@ def describe(specs: Sequence[Spec], setting: Setting, plan: Plan, command: str) 
         "wanted": wanted(specs, setting.datasets, setting.ask, plan),
         "arms": [
             {"label": arm.spec.label, "kind": arm.spec.kind, "config": arm.spec.config}
+            | {"arguments": list(arm.spec.arguments)}
             | arm.about()
             for arm in setting.arms
         ],
