@@ -92,8 +92,8 @@ def open_engine(
     """Return a context in which an engine is loaded; it yields a version and ``complete``."""
     threads, config = num_cores(), speculative_config(method, draft)
     if engine in OURS:
-        options = {"dtype": OURS[engine], "max_num_seqs": max_num_seqs}
-        return open_ours(model, speculative_config=config, **options)
+        sizes = {"dtype": OURS[engine], "max_num_seqs": max_num_seqs}
+        return open_ours(model, speculative_config=config, **sizes)
     if engine in VLLM:
         return open_vllm(model, config, VLLM[engine], threads)
     if engine == "llama.cpp":
