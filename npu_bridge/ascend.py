@@ -45,7 +45,7 @@ def rms_norm(lowering, scope, eqn, operands, mine):
     x, weight = operands
     pair = (dtype_of(eqn, 0), dtype_of(eqn, 1))
     require(pair[0] == pair[1] or pair[1] == torch.float32, f"dtypes {pair[0]} and {pair[1]}")
-    both = call(npu("npu_rms_norm"), x, weight, epsilon=literal(eqn, "add"))
+    both = call(npu("npu_rms_norm"), x, weight, epsilon=literal(eqn, "scale_rows"))
     return (call(operator.getitem, both, 0),), "npu_rms_norm"
 
 

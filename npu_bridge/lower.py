@@ -27,9 +27,15 @@ from npu_bridge.report import Report, Seam
 from npu_bridge.rules import RULES, Refused, aten, call, constant, to_dtype
 from npu_bridge.seams import Unfit
 from npu_bridge.tensors import to_torch
+from specjax.kernels.primitive import FORMS
 
 RANDOM = ("random_", "threefry", "rng_", "shift_right_logical")
 INLINE = {"jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "remat"}
+
+
+def is_call(name: str) -> bool:
+    """Say whether a primitive stands for a jaxpr: a function that is called, or a plain form."""
+    return name in INLINE or name in FORMS
 
 
 class Value(NamedTuple):
@@ -285,7 +291,7 @@ class Lowering:
         """Interpret one equation."""
         name, values = eqn.primitive.name, [scope.get(v) for v in eqn.invars]
         mine = scope.mine(eqn)
-        seam = eqn.params.get("name") if name in INLINE else None
+        seam = eqn.params.get("name") if is_call(name) else None
         on_host = all(value.host is not None for value in values)
         if eqn.outvars and not any(variable.aval.size for variable in eqn.outvars):  # no layer taps
             results = [self.empty(variable.aval) for variable in eqn.outvars]
@@ -293,7 +299,7 @@ class Lowering:
             results = [Value(None, host) for host in put_off(eqn, values)]
         elif seam in self.plan or name in self.plan:
             results = self.fuse(scope, eqn, seam or name, values, mine)
-        elif name in INLINE:
+        elif is_call(name):
             results = self.inline(eqn, values, mine)
         elif name == "scan":
             results = self.unroll(scope, eqn, values, mine)
@@ -308,14 +314,14 @@ class Lowering:
     def fuse(self, scope: Scope, eqn, seam: str, values, mine) -> list[Value]:
         """Use a plan's kernel for a seam, or its decomposition; the report says which, and why."""
         operands = [self.on_device(value) for value in values]
-        if eqn.primitive.name in INLINE and all(isinstance(x, torch.Tensor) for x in operands):
+        if is_call(eqn.primitive.name) and all(isinstance(x, torch.Tensor) for x in operands):
             return self.inline(eqn, values, mine)
         try:
             made, kernel = self.plan[seam](self, scope, eqn, operands, mine)
         except Unfit as unfit:
             if unfit.why is not None:
                 self.report.add(Seam(seam, None, unfit.why))
-            if eqn.primitive.name in INLINE:
+            if is_call(eqn.primitive.name):
                 return self.inline(eqn, values, mine)
             return self.record(eqn, values)
         if kernel is not None:
@@ -331,6 +337,9 @@ class Lowering:
     def inline(self, eqn, values, mine) -> list[Value]:
         """Interpret a function that is called."""
         body = eqn.params.get("jaxpr") or eqn.params.get("call_jaxpr")
+        if eqn.primitive.name in FORMS:
+            shapes = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
+            body = jax.make_jaxpr(FORMS[eqn.primitive.name])(*shapes)
         inner = getattr(body, "jaxpr", body)
         constants = [known(const) for const in getattr(body, "consts", ())]
         return self.run(inner, constants, values, mine)

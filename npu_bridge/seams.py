@@ -68,8 +68,8 @@ def skinny_linear(lowering, scope, eqn, operands, mine):
 def rms_norm(lowering, scope, eqn, operands, mine):
     """Normalise the last axis."""
     x, weight = operands
-    made = call(functional.rms_norm, x, list(eqn.invars[1].aval.shape), weight, literal(eqn, "add"))
-    return (made,), "rms_norm"
+    size, epsilon = list(eqn.invars[1].aval.shape), literal(eqn, "scale_rows")
+    return (call(functional.rms_norm, x, size, weight, epsilon),), "rms_norm"
 
 
 def rotate(lowering, scope, eqn, operands, mine):

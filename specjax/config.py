@@ -101,7 +101,9 @@ class ModelConfig:
     latent: Latent | None = None
     experts: Experts | None = None
     tie_word_embeddings: bool = False
-    dtype: str = "float32"  # of weights, activations and cache
+    dtype: str = "float32"  # of activations and cache, and of weights unless a file's is kept
+    cache_dtype: str | None = None  # other than dtype: "uint16" is bfloat16 by its bits
+    joined: bool = False  # queries, keys and values as one matrix, gate and up as one
 
     def __post_init__(self):
         sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_heads")

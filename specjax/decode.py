@@ -154,17 +154,27 @@ def prefill(
     columns = start + jnp.arange(chunk + 1)
     window = jnp.take(text.tokens, columns, axis=1, mode="fill", fill_value=0)
     positions = cache.lengths[:, None] + jnp.arange(chunk)[None]
-    output, cache = engine.target.forward(
-        params.target, window[:, :-1], positions, causal(chunk), cache, engine.window
-    )
     last = jnp.clip(text.starts - 1 - start, 0, chunk - 1)[:, None]
+    # whatever else nobody looks at: of the last layer, keys and values are all that is needed
+    everywhere = engine.drafter.reads_hidden or engine.num_prompt_logprobs is not None
+    output, cache = engine.target.forward(
+        params.target,
+        window[:, :-1],
+        positions,
+        causal(chunk),
+        cache,
+        engine.window,
+        None if everywhere else last[:, 0],
+    )
     root = Draft(
         tokens=jnp.take_along_axis(window, last, axis=1),
         parents=jnp.zeros_like(last),
         valid=jnp.ones_like(last, dtype=bool),
         probs=None,
     )
-    hidden = jnp.take_along_axis(output.hidden, last[:, :, None], axis=1)
+    hidden = output.hidden
+    if everywhere:
+        hidden = jnp.take_along_axis(hidden, last[:, :, None], axis=1)
     logits = engine.target.logits(params.target, hidden)
     noise = engine.rule.address(keys, text, root, sampling, engine.target.vocab_size)
     verdict = engine.rule.verify(noise, root, logits, text, sampling, 0)

@@ -9,40 +9,45 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, UInt16
 
-SKINNY_ROWS = 128
+from specjax import kernels
+from specjax.kernels.primitive import two_forms
+
+
+def _product(x: Float[Array, "N I"], weight: Float[Array, "O I"]) -> Float[Array, "N O"]:
+    dtype = jnp.promote_types(x.dtype, weight.dtype)
+    return jnp.einsum(
+        "ni,oi->no", x.astype(dtype), weight.astype(dtype), preferred_element_type=jnp.float32
+    )
+
+
+product = two_forms("product", _product, kernels.linear)
 
 
 @jax.jit
 def linear(
     x: Float[Array, "*lead I"], weight: Float[Array, "O I"], bias: Float[Array, "O"] | None = None
 ) -> Float[Array, "*lead O"]:
-    """Multiply by a stored matrix: ``x @ weight.T + bias``.
+    """Multiply by a stored matrix: ``x @ weight.T + bias``, summed up in float32.
 
-    With few rows the product is bound by reading the weight, and on a CPU how XLA is asked
-    decides the speed (24 products of 768 x 2048, ms for 1 / 4 / 8 rows): ``x @ w.T`` 11.5 /
-    28.7 / 31.6, ``x @ w_transposed`` 13.1 / 18.2 / 20.7, and ``weight @ columns`` with both
-    sides held in that layout, as here, 11.5 / 12.4 / 14.0. Columns come in multiples of 4
-    (5 columns took 16.8, 8 take 14.0).
-
-    Faster yet, and left for one change, since every ratio to plain decoding moves with it: XLA
-    gives one core to the product of a small matrix and one column, and all cores to a batch of
-    four parts of it (a step of the bundled target 2.0 -> 1.6 ms, of 88M parameters 11.3 -> 10.5);
-    matrices stored [in, out] verify 8 tokens of the bundled target in about a tenth less.
+    As one matrix: with leading axes kept, training was 1.25x slower.
     """
     *lead, size = x.shape
-    rows = math.prod(lead)
-    if rows > SKINNY_ROWS:  # as one matrix: with leading axes kept, training was 1.25x slower
-        y = jnp.einsum("ri,oi->ro", x.reshape(rows, size), weight)
-        y = y.reshape(*lead, weight.shape[0])
-    else:
-        columns = x.reshape(rows, size).T
-        if rows > 1:
-            columns = jnp.pad(columns, ((0, 0), (0, -rows % 4)))
-        product = weight @ jax.lax.optimization_barrier(columns)
-        y = jax.lax.optimization_barrier(product)[:, :rows].T.reshape(*lead, weight.shape[0])
+    y = product(x.reshape(math.prod(lead), size), weight)
+    y = y.astype(x.dtype).reshape(*lead, weight.shape[0])
     return y if bias is None else y + bias.reshape((1,) * len(lead) + bias.shape)
+
+
+def _rms_norm(
+    x: Float[Array, "N D"], weight: Float[Array, "D"], epsilon: Float[Array, ""]
+) -> Float[Array, "N D"]:
+    wide = x.astype(jnp.float32)
+    wide = wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + epsilon)
+    return wide * weight[None].astype(jnp.float32)
+
+
+scale_rows = two_forms("scale_rows", _rms_norm, kernels.rms_norm)
 
 
 @functools.partial(jax.jit, static_argnames="epsilon")
@@ -50,9 +55,8 @@ def rms_norm(
     x: Float[Array, "*lead D"], weight: Float[Array, "D"], epsilon: float
 ) -> Float[Array, "*lead D"]:
     """Scale to unit root mean square, in float32 (Zhang & Sennrich 2019)."""
-    wide = x.astype(jnp.float32)
-    wide = wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + epsilon)
-    return wide.astype(x.dtype) * weight.reshape((1,) * (x.ndim - 1) + weight.shape)
+    rows = scale_rows(x.reshape(-1, x.shape[-1]), weight, jnp.float32(epsilon))
+    return rows.astype(x.dtype).reshape(x.shape)
 
 
 @functools.partial(jax.jit, static_argnames="epsilon")
@@ -83,20 +87,20 @@ def swiglu(gate: Float[Array, "*lead F"], up: Float[Array, "*lead F"]) -> Float[
     return jax.nn.silu(gate) * up
 
 
-@jax.jit
-def attention(
+def _attention(
     query: Float[Array, "B N H d"],
     keys: Float[Array, "B KH W d"],
     values: Float[Array, "B KH W e"],
     mask: Bool[Array, "B N W"],
 ) -> Float[Array, "B N H e"]:
-    """Attend to the cache's window, scaled by d ** -0.5; query heads share key heads in groups.
+    """Attend by two products.
 
     The heads of a group stand as further rows of one product per key head (forward and
     backward took 78 ms so, 140 ms with the group as an axis of its own, at B 16, W 256).
-    Softmax in float32. The mask sets -1e30, not -inf: a row that sees nothing (an idle slot)
-    must not turn into NaN.
+    The mask sets -1e30, not -inf: a row that sees nothing (an idle slot) must not turn into NaN.
     """
+    if keys.dtype == BITS:
+        keys, values = from_bits(keys), from_bits(values)
     batch, nodes, heads, size = query.shape
     shared, window = keys.shape[1], keys.shape[2]
     rows = heads // shared * nodes
@@ -108,7 +112,24 @@ def attention(
     probs = jax.nn.softmax(jnp.where(seen, scores * size**-0.5, -1e30), axis=-1)
     mixed = jnp.einsum("bkrw,bkwd->bkrd", probs.astype(values.dtype), values)
     mixed = mixed.reshape(batch, shared, -1, nodes, values.shape[3]).transpose(0, 3, 1, 2, 4)
-    return mixed.reshape(batch, nodes, heads, values.shape[3])
+    return mixed.reshape(batch, nodes, heads, values.shape[3]).astype(jnp.float32)
+
+
+attend = two_forms("attend", _attention, kernels.attention)
+
+
+@jax.jit
+def attention(
+    query: Float[Array, "B N H d"],
+    keys: Float[Array, "B KH W d"],
+    values: Float[Array, "B KH W e"],
+    mask: Bool[Array, "B N W"],
+) -> Float[Array, "B N H e"]:
+    """Attend to the cache's window, scaled by d ** -0.5; query heads share key heads in groups.
+
+    Softmax in float32. What a row gets that sees nothing (an idle slot) is finite.
+    """
+    return attend(query, keys, values, mask).astype(query.dtype)
 
 
 @jax.jit
@@ -120,4 +141,29 @@ def write_kv(
     One batched scatter: under donation it updates the leaf in place.
     """
     rows = jnp.arange(leaf.shape[0])[:, None]
-    return leaf.at[rows, :, slots].set(new.astype(leaf.dtype), mode="drop")
+    new = to_bits(new.astype(jnp.bfloat16)) if leaf.dtype == BITS else new.astype(leaf.dtype)
+    return leaf.at[rows, :, slots].set(new, mode="drop")
+
+
+@jax.jit
+def embed(table: Float[Array, "V D"], index: Int[Array, "*lead"]) -> Float[Array, "*lead D"]:
+    """Read rows of a table."""
+    if table.dtype != jnp.bfloat16:
+        return table[index]
+    return from_bits(to_bits(table)[index])
+
+
+# XLA on a CPU turns a whole bfloat16 array to float32 and back to write one row of it, or to read
+# one: rounds of 32 rows of the bundled target took 14.8 ms so, in float32 5.4. As integers rows are
+# moved as they are.
+BITS = jnp.uint16
+
+
+def to_bits(x: Float[Array, "*lead"]) -> UInt16[Array, "*lead"]:
+    """Return bfloat16 numbers as integers of the same bits."""
+    return jax.lax.bitcast_convert_type(x, BITS)
+
+
+def from_bits(x: UInt16[Array, "*lead"]) -> Float[Array, "*lead"]:
+    """Return what ``to_bits`` was given."""
+    return jax.lax.bitcast_convert_type(x, jnp.bfloat16)

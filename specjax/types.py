@@ -98,6 +98,7 @@ class Drafter(NamedTuple):
     depth: int  # K
     nodes: int  # N (chain: K + 1)
     slots: int = 0  # of a cache of its own that a round writes to, past the text's length
+    reads_hidden: bool = False  # of every position that ``observe`` is given
 
     @property
     def room(self) -> int:
@@ -112,10 +113,13 @@ class Target(NamedTuple):
     """
 
     init_cache: Callable  # (batch_size, capacity) -> Cache
-    forward: Callable  # (params, tokens, positions, visible, cache, window) -> (Output, Cache)
+    forward: Callable  # (params, tokens, positions, visible, cache, window, only=None)
+    #                    -> (Output, Cache); ``only`` [B]: the one node of each row whose hidden
+    #                    state is wanted, [B, 1, D]
     logits: Callable  # (params, hidden) -> Float[..., V]
     vocab_size: int
     hidden_size: int
+    dtype: str = "float32"  # of hidden states
 
 
 class FeatureHead(NamedTuple):
@@ -128,6 +132,7 @@ class FeatureHead(NamedTuple):
     #                    the one node of each row whose next feature is wanted, [B, 1, D]
     logits: Callable  # (params, features) -> Float[..., V]
     size: int  # D
+    dtype: str  # of features
 
 
 class Stages(NamedTuple):

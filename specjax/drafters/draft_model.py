@@ -31,7 +31,7 @@ def draft_model(
 
     def init(params, batch_size, capacity):
         cache = model.init_cache(batch_size, capacity)
-        return DraftState(cache, jnp.zeros((batch_size, model.hidden_size), cache.keys[0].dtype))
+        return DraftState(cache, jnp.zeros((batch_size, model.hidden_size), model.dtype))
 
     def propose(params, state, text, sampling, keys, window):
         def read(cache, front, level):

@@ -37,7 +37,7 @@ def feature(
 
     def init(params, batch_size, capacity):
         cache = head.init_cache(batch_size, capacity)
-        return FeatureState(cache, jnp.zeros((batch_size, head.size), cache.keys[0].dtype))
+        return FeatureState(cache, jnp.zeros((batch_size, head.size), head.dtype))
 
     def propose(params, state, text, sampling, keys, window):
         def read(cache, front, level):
@@ -71,4 +71,5 @@ def feature(
         newest = jnp.where(some[:, None], after[:, 0], state.feature)
         return FeatureState(cache._replace(lengths=lengths), newest)
 
-    return Drafter(init, propose, observe, tree.depth, tree.num_nodes + 1, tree.slots)
+    nodes, slots = tree.num_nodes + 1, tree.slots
+    return Drafter(init, propose, observe, tree.depth, nodes, slots, reads_hidden=True)

@@ -26,4 +26,4 @@ def hidden_states(num_layers: int, hidden_size: int, dtype: str) -> Drafter:
         rows = jnp.arange(state.shape[0])[:, None]
         return state.at[rows, goal].set(seen.taps, mode="drop")
 
-    return none._replace(init=init, observe=observe)
+    return none._replace(init=init, observe=observe, reads_hidden=True)

@@ -58,7 +58,7 @@ def staged(
     def observe(params, state, text, seen, window):
         return last_of(seen.hidden, seen.count, state)
 
-    return Drafter(init, propose, observe, tree.depth, tree.num_nodes + 1)
+    return Drafter(init, propose, observe, tree.depth, tree.num_nodes + 1, reads_hidden=True)
 
 
 def last_of(

@@ -20,7 +20,7 @@ from specjax.drafters.tree import Tree
 from specjax.engine import extraction
 from specjax.engine.corpus import Corpus
 from specjax.engine.corpus_file import load as load_corpus
-from specjax.engine.device import shard
+from specjax.engine.device import inference_form, shard
 from specjax.engine.rule_options import LOSSY
 from specjax.engine.speculative import MODEL_FREE, SpeculativeConfig, predicted
 from specjax.engine.tokenizer import Tokenizer, load_tokenizer
@@ -56,11 +56,24 @@ class Model(NamedTuple):
     dictionary: Dictionary | None = None  # of a draft model that has its own vocabulary
 
 
-def describe(model: str | Path, dtype: str, max_model_len: int | None = None) -> Model:
-    """Read everything about a checkpoint but its weights, refusing what is not implemented."""
+def describe(
+    model: str | Path,
+    dtype: str,
+    max_model_len: int | None = None,
+    tokenizer: str | Path | None = None,
+    *,
+    own_form: bool = False,
+) -> Model:
+    """Read everything about a checkpoint but its weights, refusing what is not implemented.
+
+    ``tokenizer`` is a folder that has one, by default the checkpoint's own; ``own_form`` as in
+    ``device.has_own_form``.
+    """
     folder = resolve(model)
     config, _ = read_config(folder, dtype=dtype, max_model_len=max_model_len)
-    return Model(folder, config, load_tokenizer(folder))
+    if own_form:
+        config = inference_form(config)
+    return Model(folder, config, load_tokenizer(resolve(tokenizer or folder)))
 
 
 def match(target: Model, draft: Model, *, heterogeneous: bool) -> Model:
@@ -241,20 +254,24 @@ def choose_rule(config: SpeculativeConfig, drafter: Drafter) -> Rule:
     return walk
 
 
-def load(target: Model, draft: Model | Head | None, mesh: Mesh) -> Params:
+def load(
+    target: Model, draft: Model | Head | None, mesh: Mesh, *, keep_dtype: bool = False
+) -> Params:
     """Read the weights, after everything that can be refused has been.
 
-    A head is small and lies whole on each device.
+    A head is small and lies whole on each device. ``keep_dtype`` is that of ``load_params``.
     """
 
     def read(model: Model) -> PyTree:
-        params = load_params(model.folder, model.config, mesh.devices.flat[0])
+        device = mesh.devices.flat[0]
+        params = load_params(model.folder, model.config, device, keep_dtype=keep_dtype)
         params = params if mesh.size == 1 else shard(params, mesh)
         return params if model.dictionary is None else Bilingual(params, model.dictionary)
 
     weights = read(target)
     if isinstance(draft, Head):
         place = mesh.devices.flat[0] if mesh.size == 1 else NamedSharding(mesh, PartitionSpec())
-        own = load_head(draft.folder, draft.method, draft.config, weights, place)
+        facts = draft.folder, draft.method, draft.config, weights, place
+        own = load_head(*facts, keep_dtype=keep_dtype)
         return Params(weights, own)
     return Params(weights, None if draft is None else read(draft))

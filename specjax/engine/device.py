@@ -3,6 +3,7 @@
 The only file that reaches npu_bridge, and it does so when it is asked to.
 """
 
+import dataclasses
 import math
 from types import ModuleType
 
@@ -81,6 +82,21 @@ def choose_dtype(dtype: str, mesh: Mesh, device: str = "auto") -> str:
     """Return the dtype to compute in: "auto" is float32 on CPUs, elsewhere the checkpoint's."""
     on_cpu = mesh.devices.flat[0].platform == "cpu" and device != "npu"
     return "float32" if dtype == "auto" and on_cpu else dtype
+
+
+def has_own_form(mesh: Mesh, device: str) -> bool:
+    """Say whether weights are laid out for inference: joined, and as a file stores them on a CPU.
+
+    Not where several devices share them, and not for npu_bridge, which has forms of its own.
+    """
+    return mesh.size == 1 and device not in BRIDGED
+
+
+def inference_form(config: ModelConfig) -> ModelConfig:
+    """Lay a model out for inference on one device."""
+    on_cpu = jax.default_backend() == "cpu"
+    bits = "uint16" if on_cpu and config.dtype == "bfloat16" else None
+    return dataclasses.replace(config, joined=True, cache_dtype=bits)
 
 
 def check_divisible(config: ModelConfig, mesh: Mesh) -> None:

@@ -21,7 +21,13 @@ from specjax.engine.build import (
 )
 from specjax.engine.connector import read_connector, transfer_params
 from specjax.engine.corpus import follow
-from specjax.engine.device import check_divisible, choose_devices, choose_driver, choose_dtype
+from specjax.engine.device import (
+    check_divisible,
+    choose_devices,
+    choose_driver,
+    choose_dtype,
+    has_own_form,
+)
 from specjax.engine.intake import Prompt
 from specjax.engine.legacy import accept_engine_only, translate_legacy
 from specjax.engine.outputs import RequestOutput
@@ -33,7 +39,7 @@ from specjax.engine.report import Sample, request_output, steps
 from specjax.engine.rounds import Progress
 from specjax.engine.rows import Request
 from specjax.engine.speculative import MODEL_FREE, SpeculativeConfig
-from specjax.engine.tokenizer import load_generation_config, load_tokenizer
+from specjax.engine.tokenizer import load_generation_config
 from specjax.engine.transcript import Transcript
 from specjax.metrics import Counter, SpecDecodeCounters, Vector
 from specjax.types import Params
@@ -97,7 +103,8 @@ class LLM:
         )
         self.connector = read_connector(kv_transfer_config, self.speculative_config)
         dtype = choose_dtype(dtype, mesh, device)
-        target, draft = self._describe(model, tokenizer, dtype, max_model_len)
+        own_form = has_own_form(mesh, device)
+        target, draft = self._describe(model, tokenizer, dtype, max_model_len, own_form)
         for described in (target, draft):
             if isinstance(described, Model):
                 check_divisible(described.config, mesh)
@@ -130,7 +137,9 @@ class LLM:
         self.schedule = build_schedule(self.engine, draft, self.speculative_config)
         self.corpus = build_corpus(self.speculative_config, target.tokenizer)
         self.driver, self.params = choose_driver(
-            device, load(target, draft, mesh), host_drafter=draft is None and not self.connector
+            device,
+            load(target, draft, mesh, keep_dtype=own_form),
+            host_drafter=draft is None and not self.connector,
         )
         self.counters = SpecDecodeCounters.zeros(self.engine.drafter.depth)
         self.num_requests = 0
@@ -235,12 +244,10 @@ class LLM:
         return self.intake.tokenizer
 
     def _describe(
-        self, model, tokenizer, dtype: str, max_model_len: int | None
+        self, model, tokenizer, dtype: str, max_model_len: int | None, own_form: bool
     ) -> tuple[Model, Model | Head | None]:
         """Read what target and draft are, and check that they fit, before any weight."""
-        target = describe(model, dtype, max_model_len)
-        if tokenizer is not None:
-            target = target._replace(tokenizer=load_tokenizer(resolve(tokenizer)))
+        target = describe(model, dtype, max_model_len, tokenizer, own_form=own_form)
         if target.tokenizer.vocab_size > target.config.vocab_size:
             raise ValueError(
                 f"the tokenizer has {target.tokenizer.vocab_size} tokens, the model only "
@@ -251,7 +258,7 @@ class LLM:
             return target, None
         if config.method != "draft_model":
             return target, describe_head(target, config)
-        draft = describe(str(config.model), dtype, max_model_len)
+        draft = describe(str(config.model), dtype, max_model_len, own_form=own_form)
         return target, match(target, draft, heterogeneous=config.use_heterogeneous_vocab)
 
     def _read(self, prompts, sampling_params) -> list[tuple[Prompt, list[Request]]]:

@@ -58,14 +58,14 @@ def build_target(config: ModelConfig, taps: tuple[int, ...] = ()) -> Target:
     """
     graphdef, _ = graph(config)
 
-    def forward(params, tokens, positions, visible, cache, window):
-        return nnx.merge(graphdef, params)(tokens, positions, visible, cache, window, taps)
+    def forward(params, tokens, positions, visible, cache, window, only=None):
+        return nnx.merge(graphdef, params)(tokens, positions, visible, cache, window, taps, only)
 
     def logits(params, hidden):
         return nnx.merge(graphdef, params).logits(hidden)
 
     allocate = functools.partial(cache_of, config)
-    return Target(allocate, forward, logits, config.vocab_size, config.hidden_size)
+    return Target(allocate, forward, logits, config.vocab_size, config.hidden_size, config.dtype)
 
 
 def cache_of(config: ModelConfig, batch_size: int, capacity: int) -> Cache:
@@ -78,7 +78,7 @@ def cache_of(config: ModelConfig, batch_size: int, capacity: int) -> Cache:
         config.num_layers,
         config.num_kv_heads,
         head_dims,
-        config.dtype,
+        config.cache_dtype or config.dtype,
         batch_size,
         capacity,
     )
@@ -100,7 +100,8 @@ def build_feature_head(config: FeatureConfig) -> FeatureHead:
         return nnx.merge(graphdef, params).logits(features)
 
     allocate = functools.partial(cache_of, config.block)
-    return FeatureHead(allocate, fuse, forward, logits, config.block.hidden_size)
+    size, dtype = config.block.hidden_size, config.block.dtype
+    return FeatureHead(allocate, fuse, forward, logits, size, dtype)
 
 
 @functools.cache

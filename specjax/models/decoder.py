@@ -12,39 +12,50 @@ from specjax import ops
 from specjax.config import ModelConfig
 from specjax.models.experts import Mixture
 from specjax.models.latent import LatentAttention
-from specjax.models.parts import MLP, Embedding, Linear, Norm
+from specjax.models.parts import MLP, Embedding, Linear, Norm, pick_one
 from specjax.models.rope import rope_angles
 from specjax.topology import attention_mask
-from specjax.types import Cache, Output, PyTree
+from specjax.types import Cache, Output
 
 
 class Attention(nnx.Module):
     """Grouped-query attention over the cache; ``inputs`` vectors are read side by side."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs, inputs: int = 1):
-        self.head_dim = config.head_dim
+        self.head_dim, self.joined = config.head_dim, config.joined
         wide, narrow = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         size, bias, dtype = config.hidden_size, config.qkv_bias, config.dtype
-        self.q_proj = Linear(inputs * size, wide, bias=bias, dtype=dtype, rngs=rngs)
-        self.k_proj = Linear(inputs * size, narrow, bias=bias, dtype=dtype, rngs=rngs)
-        self.v_proj = Linear(inputs * size, narrow, bias=bias, dtype=dtype, rngs=rngs)
+        self.sizes = wide, narrow
+
+        def linear(size_out: int) -> Linear:
+            return Linear(inputs * size, size_out, bias=bias, dtype=dtype, rngs=rngs)
+
+        if config.joined:
+            self.qkv_proj = linear(wide + 2 * narrow)
+        else:
+            self.q_proj, self.k_proj, self.v_proj = linear(wide), linear(narrow), linear(narrow)
         self.o_proj = Linear(wide, size, bias=config.output_bias, dtype=dtype, rngs=rngs)
         self.q_norm = Norm(config, config.head_dim) if config.qk_norm else None
         self.k_norm = Norm(config, config.head_dim) if config.qk_norm else None
 
     def write(self, x, angles, keys, values, slots):
-        """Put the nodes' keys and values into the cache."""
+        """Put the nodes' keys and values into the cache; return it, and what ``read`` needs."""
         heads = (*x.shape[:2], -1, self.head_dim)
-        k, v = self.k_proj(x).reshape(heads), self.v_proj(x).reshape(heads)
+        if self.joined:
+            wide, narrow = self.sizes
+            x, k, v = jnp.split(self.qkv_proj(x), [wide, wide + narrow], axis=-1)
+        else:
+            k, v = self.k_proj(x), self.v_proj(x)
+        k, v = k.reshape(heads), v.reshape(heads)
         if self.k_norm is not None:
             k = self.k_norm(k)
         if angles is not None:
             k = ops.rotate(k, *angles)
-        return ops.write_kv(keys, k, slots), ops.write_kv(values, v, slots)
+        return ops.write_kv(keys, k, slots), ops.write_kv(values, v, slots), x
 
     def read(self, x, angles, mask, keys, values):
         """Let nodes look at what the cache holds."""
-        q = self.q_proj(x).reshape(*x.shape[:2], -1, self.head_dim)
+        q = (x if self.joined else self.q_proj(x)).reshape(*x.shape[:2], -1, self.head_dim)
         if self.q_norm is not None:
             q = self.q_norm(q)
         if angles is not None:
@@ -69,18 +80,10 @@ class Layer(nnx.Module):
 
     def __call__(self, x, angles, mask, keys, values, slots, only=None):
         read = x if self.input_layernorm is None else self.input_layernorm(x)
-        keys, values = self.self_attn.write(read, angles, keys, values, slots)
+        keys, values, read = self.self_attn.write(read, angles, keys, values, slots)
         x, read, angles, mask = pick_one(only, (x, read, angles, mask))
         x = x + self.self_attn.read(read, angles, mask, keys, values)
         return x + self.mlp(self.post_attention_layernorm(x)), keys, values
-
-
-def pick_one(only: Int[Array, "B"] | None, nodes: PyTree) -> PyTree:
-    """Leave one node of each row: arrays [B, N, ...] become [B, 1, ...]; None leaves all."""
-    if only is None:
-        return nodes
-    rows = jnp.arange(only.shape[0])
-    return jax.tree.map(lambda leaf: leaf[rows, only][:, None], nodes)
 
 
 def surroundings(
@@ -129,6 +132,7 @@ class Decoder(nnx.Module):
         cache: Cache,
         window: int,
         taps: tuple[int, ...] = (),
+        only: Int[Array, "B"] | None = None,
     ) -> tuple[Output, Cache]:
         x = self.embed_tokens(tokens)
         if self.embed_positions is not None:
@@ -136,10 +140,12 @@ class Decoder(nnx.Module):
         angles, mask, slots = surroundings(self.config, positions, visible, cache.lengths, window)
         keys, values, stream = list(cache.keys), list(cache.values), [x]
         for i, layer in enumerate(self.layers):
-            x, keys[i], values[i] = layer(x, angles, mask, keys[i], values[i], slots)
+            last = only if i == len(self.layers) - 1 else None
+            x, keys[i], values[i] = layer(x, angles, mask, keys[i], values[i], slots, last)
             stream.append(x)
+        stream[:-1] = pick_one(only, stream[:-1])
         tapped = [stream[i] for i in taps]
-        empty = jnp.zeros((*tokens.shape, 0, self.config.hidden_size), x.dtype)
+        empty = jnp.zeros((*x.shape[:2], 0, self.config.hidden_size), x.dtype)
         output = Output(self.norm(x), jnp.stack(tapped, axis=2) if tapped else empty)
         return output, cache._replace(keys=tuple(keys), values=tuple(values))
 

@@ -14,8 +14,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from specjax import ops
 from specjax.config import FeatureConfig, MedusaConfig, ModelConfig, SpeculatorConfig
-from specjax.models.decoder import Attention, Layer, pick_one, surroundings
-from specjax.models.parts import MLP, Embedding, Linear, Norm
+from specjax.models.decoder import Attention, Layer, surroundings
+from specjax.models.parts import MLP, Embedding, Linear, Norm, pick_one
 from specjax.sampling import FORBIDDEN
 from specjax.types import Cache
 
@@ -82,7 +82,7 @@ class Wide(nnx.Module):
         embedding, feature = pair
         normed = self.hidden_norm(feature)
         read = jnp.concatenate([self.input_layernorm(embedding), normed], axis=-1)
-        keys, values = self.self_attn.write(read, angles, keys, values, slots)
+        keys, values, read = self.self_attn.write(read, angles, keys, values, slots)
         x = normed if self.config.norm_before_residual else feature
         x, read, angles, mask = pick_one(only, (x, read, angles, mask))
         x = x + self.self_attn.read(read, angles, mask, keys, values)

@@ -54,11 +54,11 @@ class LatentAttention(nnx.Module):
         return self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x)))
 
     def write(self, x, angles, keys, values, slots):
-        """Put the nodes' latents and rotated keys into the cache."""
+        """Put the nodes' latents and rotated keys into the cache; return what ``read`` needs."""
         latent, position = jnp.split(self.kv_a_proj_with_mqa(x), [self.facts.kv_lora_rank], axis=-1)
         position = ops.rotate(unpaired(position[:, :, None]), *angles)
         latent = self.kv_a_layernorm(latent)[:, :, None]
-        return ops.write_kv(keys, jnp.concatenate([latent, position], axis=-1), slots), values
+        return ops.write_kv(keys, jnp.concatenate([latent, position], axis=-1), slots), values, x
 
     def read(self, x, angles, mask, keys, values):
         """Let nodes look at what the cache holds."""

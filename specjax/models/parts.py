@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from specjax import ops
 from specjax.config import ModelConfig
+from specjax.types import PyTree
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3))
@@ -55,10 +56,10 @@ class Embedding(nnx.Module):
     """A table of rows."""
 
     def __init__(self, rows: int, size: int, *, dtype: str, rngs: nnx.Rngs):
-        self.weight = nnx.Param(noise(rngs(), (rows, size), dtype, size))
+        self.weight, self.dtype = nnx.Param(noise(rngs(), (rows, size), dtype, size)), dtype
 
     def __call__(self, index: Int[Array, "*lead"]) -> Float[Array, "*lead D"]:
-        return self.weight[...][index]
+        return ops.embed(self.weight[...], index).astype(self.dtype)
 
 
 class MLP(nnx.Module):
@@ -67,11 +68,28 @@ class MLP(nnx.Module):
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs, wide: int | None = None):
         size, wide = config.hidden_size, wide or config.intermediate_size
         facts = {"bias": config.mlp_bias, "dtype": config.dtype, "rngs": rngs}
-        self.gate_proj = Linear(size, wide, **facts) if config.mlp == "swiglu" else None
-        self.up_proj = Linear(size, wide, **facts)
+        self.gated, self.joined = config.mlp == "swiglu", config.joined
+        if self.gated and self.joined:
+            self.gate_up_proj = Linear(size, 2 * wide, **facts)
+        elif self.gated:
+            self.gate_proj = Linear(size, wide, **facts)
+        if not (self.gated and self.joined):
+            self.up_proj = Linear(size, wide, **facts)
         self.down_proj = Linear(wide, size, **facts)
 
     def __call__(self, x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
-        if self.gate_proj is None:
+        if not self.gated:
             return self.down_proj(jax.nn.relu(self.up_proj(x)))
-        return self.down_proj(ops.swiglu(self.gate_proj(x), self.up_proj(x)))
+        if self.joined:
+            gate, up = jnp.split(self.gate_up_proj(x), 2, axis=-1)
+        else:
+            gate, up = self.gate_proj(x), self.up_proj(x)
+        return self.down_proj(ops.swiglu(gate, up))
+
+
+def pick_one(only: Int[Array, "B"] | None, nodes: PyTree) -> PyTree:
+    """Leave one node of each row: arrays [B, N, ...] become [B, 1, ...]; None leaves all."""
+    if only is None:
+        return nodes
+    rows = jnp.arange(only.shape[0])
+    return jax.tree.map(lambda leaf: leaf[rows, only][:, None], nodes)

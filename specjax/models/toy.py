@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from specjax import ops
 from specjax.cache import init_cache
+from specjax.models.parts import pick_one
 from specjax.topology import attention_mask
 from specjax.types import Cache, Output, Target
 
@@ -24,8 +25,8 @@ def markov_target(vocab_size: int) -> Target:
     reads no cache and writes none; its one leaf is there for the contract.
     """
 
-    def forward(params, tokens, positions, visible, cache, window):
-        return look_up(params, tokens), cache
+    def forward(params, tokens, positions, visible, cache, window, only=None):
+        return look_up(params, *pick_one(only, (tokens,))), cache
 
     return toy_target(forward, vocab_size)
 
@@ -40,7 +41,7 @@ def history_target(vocab_size: int) -> Target:
     integers modulo 2^32: exact in any order.
     """
 
-    def forward(params, tokens, positions, visible, cache, window):
+    def forward(params, tokens, positions, visible, cache, window, only=None):
         seen = attention_mask(cache.lengths, visible, window)
         first = cache.lengths + (visible.shape[2] - tokens.shape[1])
         slots = first[:, None] + jnp.arange(tokens.shape[1])[None]
@@ -48,6 +49,7 @@ def history_target(vocab_size: int) -> Target:
         values = ops.write_kv(cache.values[0], as_leaf(positions), slots)
         words = digest(keys[:, 0, :window, 0], values[:, 0, :window, 0], seen)
         row = (words % params.shape[0]).astype(jnp.int32)
+        (row,) = pick_one(only, (row,))
         return look_up(params, row), cache._replace(keys=(keys,), values=(values,))
 
     return toy_target(forward, vocab_size)

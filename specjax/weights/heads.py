@@ -15,7 +15,7 @@ from specjax.files import read_json_object
 from specjax.models.build import HeadConfig, shapes
 from specjax.types import PyTree
 from specjax.weights.hf_config import parse_config
-from specjax.weights.load import check_tensors, find_tensors, place, read_tensor
+from specjax.weights.load import check_tensors, find_tensors, place, read_tensor, stored_leaf
 from specjax.weights.names import Route, head_name, members
 from specjax.weights.safetensors_file import Entry
 
@@ -184,7 +184,8 @@ def parse_block(raw: Raw, known: Mapping[str, str], target: ModelConfig) -> Mode
     named = raw.get("architectures") or ["LlamaForCausalLM"]
     if named[0] not in known:
         raise ValueError(f"unknown architecture {named}: known are {', '.join(known)}")
-    return parse_config({**raw, "architectures": [known[named[0]]]}, target.dtype)
+    block = parse_config({**raw, "architectures": [known[named[0]]]}, target.dtype)
+    return dataclasses.replace(block, joined=target.joined, cache_dtype=target.cache_dtype)
 
 
 def number(raw: Raw, *keys: str) -> int:
@@ -196,9 +197,17 @@ def number(raw: Raw, *keys: str) -> int:
 
 
 def load_head(
-    folder: Path, method: str, config: HeadConfig, target: PyTree, device: Any = None
+    folder: Path,
+    method: str,
+    config: HeadConfig,
+    target: PyTree,
+    device: Any = None,
+    *,
+    keep_dtype: bool = False,
 ) -> PyTree:
     """Load a head's weights as ``shapes(config)`` lays them out, in the target's dtype.
+
+    ``keep_dtype`` is that of ``load.load_params``.
 
     What the checkpoint leaves out because the target has it (embeddings, LM head) is the
     target's own array.
@@ -206,13 +215,19 @@ def load_head(
     Raises:
         ValueError: as ``load.load_params``, or a reduced vocabulary's d2t is wrong.
     """
-    own, kept = read_head(folder, method, config, target, device)
+    own, kept = read_head(folder, method, config, target, device, keep_dtype=keep_dtype)
     say = None if kept is None else jax.device_put(rows_of(kept, vocabulary(config)), device)
     return assemble(config, own, target, say)
 
 
 def read_head(
-    folder: Path, method: str, config: HeadConfig, target: PyTree, device: Any = None
+    folder: Path,
+    method: str,
+    config: HeadConfig,
+    target: PyTree,
+    device: Any = None,
+    *,
+    keep_dtype: bool = False,
 ) -> tuple[dict[str, jax.Array], np.ndarray | None]:
     """Read what a checkpoint brings itself: weights by dotted path, a reduced vocabulary's tokens.
 
@@ -231,15 +246,16 @@ def read_head(
         if path[0] == "lm_heads" and stored in entries and entries[stored].shape[:1] == (size,):
             leaf = jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype)  # cut below
         leaves[stored] = leaf
-        each = members(path, leaf.shape)
+        each = members(path, leaf.shape, getattr(config, "block", None))
         parts[stored] = {holder(config, part, entries): shape for part, shape in each}
     expected = {part: shape for one in parts.values() for part, shape in one.items()}
     check_tensors(folder, entries, expected)
 
-    own = {
-        stored: read_tensor({part: entries[part] for part in one}, leaves[stored], device)
-        for stored, one in parts.items()
-    }
+    own = {}
+    for stored, one in parts.items():
+        found = {part: entries[part] for part in one}
+        leaf = stored_leaf(found, leaves[stored]) if keep_dtype else leaves[stored]
+        own[stored] = read_tensor(found, leaf, device)
     if rows is None:
         return own, None
     if isinstance(config, FeatureConfig):

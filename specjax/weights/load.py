@@ -22,8 +22,13 @@ LISTED = 5  # names shown per complaint
 ALIGNMENT = 64  # bytes; on a CPU, JAX adopts a numpy array so aligned instead of copying it
 
 
-def load_params(folder: str | Path, config: ModelConfig, device: Any = None) -> PyTree:
+def load_params(
+    folder: str | Path, config: ModelConfig, device: Any = None, *, keep_dtype: bool = False
+) -> PyTree:
     """Load the weights as ``shapes(config)`` lays them out, in its types.
+
+    With ``keep_dtype`` each has the type that the checkpoint stores it in, where ``config.dtype``
+    holds all its values: in float32 a pass then computes the same from half the bytes.
 
     Tensors are read one after the other in small pieces, converted on the way and put on
     ``device`` (a device or a sharding), so the host holds little more than what it returns.
@@ -43,7 +48,8 @@ def load_params(folder: str | Path, config: ModelConfig, device: Any = None) -> 
         for keys, leaf in jax.tree_util.tree_flatten_with_path(shapes(config))[0]
     }
     for path, leaf in leaves.items():
-        stored = {tensor_name(one, names): shape for one, shape in members(path, leaf.shape)}
+        each = members(path, leaf.shape, config)
+        stored = {tensor_name(one, names): shape for one, shape in each}
         wanted[path] = list(stored)
         expected |= stored
     embedding = tensor_name(("embed_tokens", "weight"), names)
@@ -55,7 +61,8 @@ def load_params(folder: str | Path, config: ModelConfig, device: Any = None) -> 
     params: dict = {}
     for path, stored in wanted.items():
         found = {name: entries[name] for name in stored}
-        place(params, path, read_tensor(found, leaves[path], device))
+        leaf = stored_leaf(found, leaves[path]) if keep_dtype else leaves[path]
+        place(params, path, read_tensor(found, leaf, device))
     if HEAD in entries and config.tie_word_embeddings:
         _check_head(entries[HEAD], embedding, np.asarray(params["embed_tokens"]["weight"]))
     return params
@@ -153,6 +160,14 @@ def read_tensor(stored: dict[str, Entry], leaf: jax.ShapeDtypeStruct, device: An
             out[start + first : start + first + values.size] = values
         start += math.prod(entry.shape)
     return jax.device_put(out.reshape(leaf.shape), device)
+
+
+def stored_leaf(stored: dict[str, Entry], leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    """Return a parameter in the type that all of its tensors are stored in, if it loses nothing."""
+    kinds = {STORED[entry.dtype][0] for entry in stored.values()}
+    if len(kinds) != 1 or leaf.dtype != jnp.float32:
+        return leaf
+    return jax.ShapeDtypeStruct(leaf.shape, kinds.pop())
 
 
 def _aligned(size: int, dtype: np.dtype) -> np.ndarray:

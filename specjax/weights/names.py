@@ -87,12 +87,28 @@ def tensor_name(path: Route, names: Table) -> str:
     return names[module].format(*layer) + f".{path[-1]}"
 
 
-def members(path: Route, shape: tuple[int, ...]) -> list[tuple[Route, tuple[int, ...]]]:
-    """List what a checkpoint stores of a parameter: each expert's matrix of a stack, or itself."""
-    if "experts" not in path:
+JOINED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+
+
+def members(
+    path: Route, shape: tuple[int, ...], config: ModelConfig | None
+) -> list[tuple[Route, tuple[int, ...]]]:
+    """List what a checkpoint stores of a parameter, in order along its first axis.
+
+    Each expert's matrix of a stack, each of the matrices that ``config.joined`` joins, or itself.
+    """
+    if "experts" in path:
+        at = path.index("experts") + 1
+        return [((*path[:at], expert, *path[at:]), shape[1:]) for expert in range(shape[0])]
+    parts = JOINED.get(str(path[-2]))
+    if parts is None or config is None:
         return [(path, shape)]
-    at = path.index("experts") + 1
-    return [((*path[:at], expert, *path[at:]), shape[1:]) for expert in range(shape[0])]
+    narrow = config.num_kv_heads * config.head_dim
+    rows = (shape[0] - 2 * narrow, narrow, narrow) if len(parts) == 3 else (shape[0] // 2,) * 2
+    return [
+        ((*path[:-2], part, path[-1]), (size, *shape[1:]))
+        for part, size in zip(parts, rows, strict=True)
+    ]
 
 
 def full_name(name: str) -> str:

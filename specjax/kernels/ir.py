@@ -1,0 +1,217 @@
+"""A little assembler: loops, vectors and memory as Python calls that write LLVM IR."""
+
+import functools
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from llvmlite import ir
+
+LANES = 16  # numbers of float32 in a vector
+I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+F16, F32, POINTER, VOID = ir.HalfType(), ir.FloatType(), ir.PointerType(), ir.VoidType()
+VECTOR = ir.VectorType(F32, LANES)
+Value = Any
+
+
+class BFloat(ir.types.Type):
+    """LLVM's bfloat, or a vector of it, which llvmlite has no name for."""
+
+    def __init__(self, lanes: int):
+        self.lanes = lanes
+
+    def _to_string(self) -> str:
+        return f"<{self.lanes} x bfloat>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BFloat) and other.lanes == self.lanes
+
+    def __hash__(self) -> int:
+        return hash(("bfloat", self.lanes))
+
+
+class Writer:
+    """Writes one function. Numbers of Python stand for 64-bit integers."""
+
+    def __init__(self, module: ir.Module, name: str, returns: ir.Type, takes: Sequence[ir.Type]):
+        self.module = module
+        self.function = ir.Function(module, ir.FunctionType(returns, takes), name)
+        self.at = ir.IRBuilder(self.function.append_basic_block("entry"))
+
+    def index(self, value: int | Value) -> Value:
+        """Return a 64-bit integer."""
+        return ir.Constant(I64, value) if isinstance(value, int) else value
+
+    def add(self, *terms: int | Value) -> Value:
+        return functools.reduce(self.at.add, map(self.index, terms))
+
+    def mul(self, *factors: int | Value) -> Value:
+        return functools.reduce(self.at.mul, map(self.index, factors))
+
+    def sub(self, a: int | Value, b: int | Value) -> Value:
+        return self.at.sub(self.index(a), self.index(b))
+
+    def div(self, a: int | Value, b: int | Value) -> Value:
+        return self.at.udiv(self.index(a), self.index(b))
+
+    def less(self, a: int | Value, b: int | Value) -> Value:
+        return self.at.icmp_signed("<", self.index(a), self.index(b))
+
+    def least(self, a: int | Value, b: int | Value) -> Value:
+        a, b = self.index(a), self.index(b)
+        return self.at.select(self.less(a, b), a, b)
+
+    def most(self, a: int | Value, b: int | Value) -> Value:
+        a, b = self.index(a), self.index(b)
+        return self.at.select(self.less(a, b), b, a)
+
+    def variable(self, initial: Value) -> Value:
+        """Return a place for a value that changes; LLVM keeps it in a register."""
+        place = self.room(initial.type)
+        self.at.store(initial, place)
+        return place
+
+    def room(self, kind: ir.Type) -> Value:
+        """Return the address of a place on the stack."""
+        with self.at.goto_entry_block():
+            place = self.at.alloca(kind)
+        place.type = POINTER
+        return place
+
+    def read(self, kind: ir.Type, place: Value, align: int | None = None) -> Value:
+        return self.at.load(place, align=align, typ=kind)
+
+    def write(self, value: Value, place: Value, align: int | None = None) -> None:
+        self.at.store(value, place, align=align)
+
+    def store(self, vector: Value, place: Value, mask: Value | None) -> None:
+        """Write 16 numbers; with a mask, those where it is true."""
+        if mask is None:
+            self.write(vector, place, align=4)
+        else:
+            self.call("llvm.masked.store.v16f32.p0", VOID, vector, place, I32(4), mask)
+
+    def place(self, base: Value, offset: int | Value, size: int) -> Value:
+        """Return the address of element ``offset`` of ``size`` bytes each."""
+        return self.at.gep(base, [self.mul(offset, size)], source_etype=I8)
+
+    @contextmanager
+    def loop(self, start: int | Value, stop: int | Value, step: int | Value = 1) -> Iterator[Value]:
+        """Repeat a block for start, start + step, ... below stop."""
+        before = self.at.block
+        start, stop, step = map(self.index, (start, stop, step))
+        head = self.at.append_basic_block("loop")
+        body, after = self.at.append_basic_block("body"), self.at.append_basic_block("after")
+        self.at.branch(head)
+        self.at.position_at_end(head)
+        now = self.at.phi(I64)
+        now.add_incoming(start, before)
+        self.at.cbranch(self.less(now, stop), body, after)
+        self.at.position_at_end(body)
+        yield now
+        now.add_incoming(self.at.add(now, step), self.at.block)
+        self.at.branch(head)
+        self.at.position_at_end(after)
+
+    @contextmanager
+    def while_(self) -> Iterator[Any]:
+        """Repeat a block until the function that is yielded has been called with a false value."""
+        head, after = self.at.append_basic_block("while"), self.at.append_basic_block("after")
+        self.at.branch(head)
+        self.at.position_at_end(head)
+
+        def unless(going: Value) -> None:
+            body = self.at.append_basic_block("body")
+            self.at.cbranch(going, body, after)
+            self.at.position_at_end(body)
+
+        yield unless
+        self.at.branch(head)
+        self.at.position_at_end(after)
+
+    def call(self, name: str, returns: ir.Type, *arguments: Value) -> Value:
+        """Call a function by name: of this module, an LLVM intrinsic, or of the C library."""
+        found = self.module.globals.get(name)
+        if found is None:
+            kinds = [argument.type for argument in arguments]
+            found = ir.Function(self.module, ir.FunctionType(returns, kinds), name)
+        return self.at.call(found, arguments)
+
+    def splat(self, value: Value | float) -> Value:
+        """Return a vector of one number."""
+        if isinstance(value, float):
+            rounded = struct.unpack("f", struct.pack("f", value))[0]
+            return ir.Constant(VECTOR, [rounded] * LANES)
+        single = self.at.insert_element(ir.Constant(VECTOR, ir.Undefined), value, I32(0))
+        return self.shuffle(single, single, [0] * LANES)
+
+    def shuffle(self, a: Value, b: Value, lanes: Sequence[int]) -> Value:
+        mask = ir.Constant(ir.VectorType(I32, len(lanes)), list(lanes))
+        return self.at.shuffle_vector(a, b, mask)
+
+    def first_lanes(self, count: Value, lanes: int) -> Value:
+        """Return a mask of the first ``count`` lanes."""
+        wide = ir.VectorType(I64, lanes)
+        single = self.at.insert_element(ir.Constant(wide, ir.Undefined), count, I32(0))
+        many = self.shuffle(single, single, [0] * lanes)
+        return self.at.icmp_unsigned("<", ir.Constant(wide, list(range(lanes))), many)
+
+    def halves(self, vector: Value, join: Callable[[Value, Value], Value]) -> Value:
+        """Join the lanes of one vector by halves; every lane of the result is the whole."""
+        distance = LANES // 2
+        while distance:
+            other = self.shuffle(vector, vector, [i ^ distance for i in range(LANES)])
+            vector, distance = join(vector, other), distance // 2
+        return vector
+
+    def exp(self, x: Value) -> Value:
+        """Return e ** x of float32 numbers that are at most 0, to 2 units in the last place.
+
+        x = n log 2 + r, and e ** r is a polynomial (Cephes); below -87 it is 0.
+        """
+        low = self.at.fcmp_ordered("<", x, self.splat(-87.0))
+        x = self.at.select(low, self.splat(-87.0), x)
+        n = self.call(
+            "llvm.roundeven.v16f32", VECTOR, self.at.fmul(x, self.splat(1.4426950408889634))
+        )
+        r = self.fma(n, self.splat(-0.693359375), x)
+        r = self.fma(n, self.splat(2.12194440e-4), r)
+        y = self.splat(1.9875691500e-4)
+        for c in (
+            1.3981999507e-3,
+            8.3334519073e-3,
+            4.1665795894e-2,
+            1.6666665459e-1,
+            0.5,
+            1.0,
+            1.0,
+        ):
+            y = self.fma(y, r, self.splat(c))
+        wide = ir.VectorType(I32, LANES)
+        bits = self.at.shl(self.at.fptosi(n, wide), ir.Constant(wide, [23] * LANES))
+        found = self.at.bitcast(self.at.add(self.at.bitcast(y, wide), bits), VECTOR)
+        return self.at.select(low, ir.Constant(VECTOR, None), found)
+
+    def fma(self, a: Value, b: Value, c: Value) -> Value:
+        """Return a * b + c, rounded once."""
+        kind = "v16f32" if c.type == VECTOR else "f32"
+        return self.call(f"llvm.fma.{kind}", c.type, a, b, c)
+
+    def sums(self, vectors: Sequence[Value]) -> Value:
+        """Add up the lanes of up to 16 vectors: lane i of the result is the sum of vector i.
+
+        By halves, in the same order whatever the vectors beside it.
+        """
+        level = list(vectors)
+        level += [ir.Constant(VECTOR, ir.Undefined)] * (LANES - len(level))
+        half = LANES // 2
+        while len(level) > 1:  # two vectors share one, each with the sums of its groups' halves
+            low = [i for i in range(2 * LANES) if i // half % 2 == 0]
+            high = [i for i in range(2 * LANES) if i // half % 2 == 1]
+            level = [
+                self.at.fadd(self.shuffle(a, b, low), self.shuffle(a, b, high))
+                for a, b in zip(level[::2], level[1::2], strict=True)
+            ]
+            half //= 2
+        return level[0]

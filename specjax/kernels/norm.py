@@ -1,0 +1,78 @@
+"""RMSNorm, and sums of rows: each row's in an order that depends on nothing else.
+
+XLA adds up the numbers of a row in another order where there are few rows than where there are
+many.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+from llvmlite import ir
+
+from specjax.kernels.call import argument, dim, register, result
+from specjax.kernels.ir import F32, I64, LANES, POINTER, VECTOR, VOID, Value, Writer
+from specjax.kernels.linear import SIZES, load, widen
+
+TASK = 1 << 14  # numbers that are worth a task of their own
+
+
+def rms_norm(
+    x: Float[Array, "N D"], weight: Float[Array, "D"], epsilon: Float[Array, ""]
+) -> Float[Array, "N D"]:
+    """Normalise rows on the CPU: float32, whatever the types."""
+    kinds = str(x.dtype), str(weight.dtype)
+    name = "_".join(("specjax_rms_norm", *kinds))
+    name = register(name, functools.partial(write_rms_norm, *kinds))
+    return jax.ffi.ffi_call(name, jax.ShapeDtypeStruct(x.shape, jnp.float32))(x, weight, epsilon)
+
+
+def write_rms_norm(x: str, weight: str, module: ir.Module):
+    """Write the norm's body; tasks are shares of the rows."""
+
+    def count_tasks(to: Writer, frame: Value) -> Value:
+        rows, size = dim(to, frame, 0, 0), dim(to, frame, 0, 1)
+        return to.most(to.least(to.div(to.mul(rows, size), TASK), rows), 1)
+
+    to = Writer(module, "body", VOID, [POINTER, I64])
+    frame, task = to.function.args
+    rows, size = dim(to, frame, 0, 0), dim(to, frame, 0, 1)
+    num_tasks, whole = count_tasks(to, frame), to.mul(to.div(size, LANES), LANES)
+    epsilon = to.read(F32, argument(to, frame, 2))
+
+    def each(step) -> None:
+        """Write ``step(i, mask)`` for every vector of a row."""
+        with to.loop(0, whole, LANES) as i:
+            step(i, None)
+        with to.at.if_then(to.less(whole, size)):
+            step(whole, to.first_lanes(to.sub(size, whole), LANES))
+
+    first = to.div(to.mul(rows, task), num_tasks)
+    last = to.div(to.mul(rows, to.add(task, 1)), num_tasks)
+    sums = to.variable(ir.Constant(VECTOR, None))
+    with to.loop(first, last) as row:
+        read = to.place(argument(to, frame, 0), to.mul(row, size), SIZES[x])
+        out = to.place(result(to, frame), to.mul(row, size), 4)
+        to.write(ir.Constant(VECTOR, None), sums)
+
+        def square(i, mask, read=read):
+            found = widen(to, load(to, to.place(read, i, SIZES[x]), x, LANES, mask), x)
+            to.write(to.fma(found, found, to.read(VECTOR, sums)), sums)
+
+        each(square)
+        total = to.halves(to.read(VECTOR, sums), to.at.fadd)
+        count = to.splat(to.at.uitofp(size, F32))
+        mean = to.at.fadd(to.at.fdiv(total, count), to.splat(epsilon))
+        root = to.call("llvm.sqrt.v16f32", VECTOR, mean)
+
+        def scale(i, mask, read=read, out=out, root=root):
+            found = widen(to, load(to, to.place(read, i, SIZES[x]), x, LANES, mask), x)
+            kind = weight
+            by = to.place(argument(to, frame, 1), i, SIZES[kind])
+            by = widen(to, load(to, by, kind, LANES, mask), kind)
+            to.store(to.at.fmul(to.at.fdiv(found, root), by), to.place(out, i, 4), mask)
+
+        each(scale)
+    to.at.ret_void()
+    return count_tasks

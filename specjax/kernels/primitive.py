@@ -1,0 +1,40 @@
+"""An operation with two forms of the same meaning: JAX's own, and a kernel for the CPU."""
+
+from collections.abc import Callable
+
+import jax
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+FORMS: dict[str, Callable] = {}  # the plain form of every operation, by its primitive's name
+
+
+def two_forms(name: str, plain: Callable, cpu: Callable) -> Callable:
+    """Return a function that is ``cpu`` in a program for one CPU, and ``plain`` elsewhere.
+
+    Elsewhere: on other platforms, where several devices share the arrays, and under ``grad`` and
+    ``vmap``. Both take arrays and return one.
+    """
+    primitive = Primitive(name)
+    FORMS[name] = plain
+    in_xla = mlir.lower_fun(plain, multiple_results=False)
+    in_kernel = mlir.lower_fun(cpu, multiple_results=False)
+
+    def lower(context, *operands):
+        devices = getattr(context.module_context.axis_context, "num_devices", 1)
+        return (in_kernel if devices == 1 else in_xla)(context, *operands)
+
+    def batch(arrays, axes):
+        return jax.vmap(plain, in_axes=axes)(*arrays), 0
+
+    def abstract(*shapes):
+        found = jax.eval_shape(plain, *(jax.ShapeDtypeStruct(s.shape, s.dtype) for s in shapes))
+        return shapes[0].update(shape=found.shape, dtype=found.dtype, weak_type=False)
+
+    primitive.def_impl(jax.jit(primitive.bind))
+    primitive.def_abstract_eval(abstract)
+    mlir.register_lowering(primitive, in_xla)
+    mlir.register_lowering(primitive, lower, platform="cpu")
+    ad.primitive_jvps[primitive] = lambda primals, tangents: jax.jvp(plain, primals, tangents)
+    batching.primitive_batchers[primitive] = batch
+    return primitive.bind
