@@ -26,9 +26,10 @@ from specjax.bench.peers import (
     total_rows,
 )
 from specjax.bench.plan import QWEN3_100M
-from specjax.bench.prompts import Chosen, Completion, Prompt
+from specjax.bench.prompts import Chosen, Completion, Prompt, fitting
 from specjax.bench.transformers import open_transformers
 from specjax.bench.turns import Answer, Arm, Timing, in_groups, time_arms
+from specjax.bundled import resolve
 from specjax.engine.llm import LLM
 from specjax.environments import EnvironmentMissing
 from specjax.oracle.environment import OracleMissing
@@ -76,14 +77,17 @@ SPEEDS |= {("specjax", "plain"): 200.0, ("specjax", "ngram"): 300.0}
     ],
 )
 def test_every_engine_writes_our_text(engine, method, pair):
-    """In bfloat16 as well: of the tiny models' greedy tokens none is a near tie."""
-    target, draft = Path(pair.target), Path(pair.draft)
+    """In bfloat16 as well: of these greedy tokens none is a near tie."""
+    target, draft, prompts = Path(pair.target), Path(pair.draft), PROMPTS
     if engine == "transformers":
         pytest.importorskip("transformers")
-    mine = completer(LLM(pair.target))(PROMPTS, 12)
+    if engine in VLLM:  # it has no attention for heads as small as the tiny pair's
+        target, draft = resolve("bundled"), resolve("bundled:draft")
+        prompts = [one.tokens for one in fitting(LLM("bundled"), 12)[:2]]
+    mine = completer(LLM(str(target)))(prompts, 12)
     try:
         with open_engine(engine, method, target, draft, 2) as (version, complete):
-            theirs = complete(PROMPTS, 12)
+            theirs = complete(prompts, 12)
     except (EnvironmentMissing, OracleMissing) as missing:
         pytest.skip(str(missing))
     assert version[0].isdigit()
