@@ -55,7 +55,9 @@ soak: $(VENV)/.dev
 readme: $(VENV)/.dev
 	$(BIN)/specjax demo --out docs/demo.png --readme README.md
 	$(BIN)/specjax audit rules --picture docs/rules.png --readme README.md
-	$(BIN)/specjax bench peers --json docs/peers.json --readme README.md
+	mkdir -p docs/logs
+	set -o pipefail; $(BIN)/specjax bench peers --json docs/peers.json --readme README.md 2>&1 \
+	  | tee >(gzip -9n > docs/logs/peers-$$(date -u +%F).log.gz)
 	$(BIN)/specjax bench methods --readme README.md
 	$(BIN)/specjax ab replay docs/ab.jsonl --picture docs/ab.png --readme README.md
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from specjax.files import write_atomically
+from specjax.machine import stamp
 
 
 def around_section(page: Path, name: str) -> tuple[str, str]:
@@ -21,10 +22,10 @@ def around_section(page: Path, name: str) -> tuple[str, str]:
 
 
 def replace_section(page: Path, name: str, lines: Iterable[str]) -> None:
-    """Write lines between a page's two marks. Raises ValueError when it has none."""
+    """Write lines between a page's two marks, and what wrote them. Raises ValueError without."""
     before, after = around_section(page, name)
     with write_atomically(page) as file:
-        file.write("\n".join([before, *lines, after]).encode())
+        file.write("\n".join([before, *lines, "", f"Written by {stamp()}.", after]).encode())
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

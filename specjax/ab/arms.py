@@ -2,9 +2,12 @@
 
 An arm is written LABEL=URL, or LABEL=KIND:CONFIG where KIND is ``specjax`` (in this process),
 ``serve`` (``specjax serve``, started and stopped) or ``vllm`` (through the oracle's environment,
-likewise) and CONFIG its speculative_config as JSON, or nothing for plain decoding.
+likewise) and CONFIG its speculative_config as JSON, or nothing for plain decoding. What is started
+here runs with its own defaults (vLLM compiled, in the checkpoint's dtype), unless it is given
+arguments.
 """
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -22,6 +25,7 @@ class Spec(NamedTuple):
     kind: str  # one of KINDS, or "url"
     url: str | None
     config: Mapping[str, Any] | None  # its speculative_config, for the record if a URL
+    arguments: tuple[str, ...] = ()  # further ones of its command line, if a server started here
 
 
 class Ask(NamedTuple):
@@ -79,6 +83,20 @@ def parse_arm(text: str) -> Spec:
     if kind not in KINDS:
         raise ValueError(f"--arm {text!r}: unknown kind {kind!r}, not a URL either; {EXAMPLE}")
     return Spec(label, kind, None, parse_json_object(config, f"--arm {label}") if config else None)
+
+
+def with_arguments(specs: Sequence[Spec], given: Sequence[tuple[str, str]]) -> list[Spec]:
+    """Give arms further arguments of their command lines, by label.
+
+    Raises ValueError for a label that no arm has, and for an arm that is not started here as a
+    server.
+    """
+    found = {one.label: one for one in specs}
+    for label, text in given:
+        if label not in found or found[label].kind not in ("serve", "vllm"):
+            raise ValueError(f"--arm-arguments {label}={text}: no serve or vllm arm {label!r}")
+        found[label] = found[label]._replace(arguments=tuple(shlex.split(text)))
+    return [found[one.label] for one in specs]
 
 
 EXAMPLE = (

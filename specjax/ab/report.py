@@ -3,6 +3,7 @@
 import base64
 import io
 import math
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -144,12 +145,27 @@ def markdown(found: Findings) -> list[str]:
         cells = dict(zip(COLUMNS, row(one), strict=True))
         lines.append([cells[name] for name in ON_A_PAGE])
     plan, manifest = found.log.manifest["wanted"]["plan"], found.log.manifest
-    told = (
+    told = [
         f"{found.comparisons[0].num_pairs} prompts, {plan['rounds']} times each; "
-        f"{manifest['host']}, {manifest['date'][:10]}. Gains over the first arm have "
-        "95% intervals over prompts."
-    )
-    return [*markdown_table(ON_A_PAGE, lines), "", told]
+        f"{manifest['host']}, {manifest['date'][:10]}, specjax {manifest['specjax']}.",
+        settings(found.log),
+        "Gains over the first arm have 95% intervals over prompts.",
+    ]
+    return [*markdown_table(ON_A_PAGE, lines), "", " ".join(filter(None, told))]
+
+
+def settings(log: Log) -> str:
+    """Say how the servers that were started for a comparison were set."""
+    said = []
+    for arm in log.manifest["arms"]:
+        if arm["kind"] in ("serve", "vllm"):
+            # Logs of before arms had arguments: vLLM was made to run so
+            old = ["--dtype", "float32", "--enforce-eager"] if arm["kind"] == "vllm" else []
+            said.append((arm["label"], shlex.join(arm.get("arguments", old))))
+    given = "; ".join(f"{label}: {arguments}" for label, arguments in said if arguments)
+    plain = ", ".join(label for label, arguments in said if not arguments)
+    parts = [f"With {given}." * bool(given), f"With their defaults: {plain}." * bool(plain)]
+    return " ".join(filter(None, parts))
 
 
 def failures(base: Measures, arm: Measures) -> str:
@@ -181,7 +197,7 @@ def percent(gain: Interval | None) -> str:
 
 def sentences(found: Findings) -> list[str]:
     """Say what a table does not: failures, texts, grades, why, and what makes it worth less."""
-    said = []
+    said = list(filter(None, [settings(found.log)]))
     for one, why in zip(found.comparisons, found.why, strict=True):
         who = f"{one.arm.dataset}, load {one.base.concurrency or 'open'}, {one.arm.arm}"
         for side in (one.base, one.arm):

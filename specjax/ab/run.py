@@ -27,6 +27,7 @@ from specjax.ab.questions import Dataset, Question
 from specjax.ab.records import Log, Unit, append, mend, read_log
 from specjax.ab.server_arm import ServerArm
 from specjax.engine.tokenizer import Tokenizer
+from specjax.machine import commit, processor
 
 PAUSE = 0.2  # s between turns: the other arm's threads may still spin
 OBJECTIVES = ("ttft", "tpot", "e2el")
@@ -96,11 +97,12 @@ def describe(specs: Sequence[Spec], setting: Setting, plan: Plan, command: str) 
         "wanted": wanted(specs, setting.datasets, setting.ask, plan),
         "arms": [
             {"label": arm.spec.label, "kind": arm.spec.kind, "config": arm.spec.config}
+            | {"arguments": list(arm.spec.arguments)}
             | arm.about()
             for arm in setting.arms
         ],
         "ask": setting.ask._asdict(),
-        "specjax": __version__,
+        "specjax": f"{__version__}, {commit()}",
         "versions": {
             name: metadata.version(name) for name in ("jax", "jaxlib", "numpy", "aiohttp")
         },
@@ -125,16 +127,6 @@ def wanted(
         "plan": asdict(plan),
     }
     return json.loads(json.dumps(value))
-
-
-def processor() -> str:
-    """Return the processor's name."""
-    try:
-        said = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in said if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 def cores() -> Sequence[int]:

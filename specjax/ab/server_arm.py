@@ -81,8 +81,7 @@ class ServerArm:
 
 def vllm_arguments(spec: Spec, concurrency: int, max_model_len: int | None) -> list[str]:
     """Return ``vllm serve``'s arguments: prefixes uncached, or a prompt's second turn is free."""
-    own = ["--dtype", "float32", "--no-enable-prefix-caching"]
-    return own + serve_arguments(spec, concurrency, max_model_len)
+    return ["--no-enable-prefix-caching", *serve_arguments(spec, concurrency, max_model_len)]
 
 
 def serve_arguments(spec: Spec, concurrency: int, max_model_len: int | None) -> list[str]:
@@ -95,4 +94,4 @@ def serve_arguments(spec: Spec, concurrency: int, max_model_len: int | None) -> 
         if "model" in config:  # vLLM does not know our names of shipped checkpoints
             config["model"] = str(resolve(config["model"]))
         arguments += ["--speculative-config", json.dumps(config)]
-    return arguments
+    return [*arguments, *spec.arguments]

@@ -8,10 +8,11 @@ find the text of the one before it.
 from collections.abc import Callable
 from typing import Any
 
-from specjax.bench.peers import Arm, in_groups, ours, time_arms, total
+from specjax.bench.ours import completer
 from specjax.bench.prompts import complete, fitting
 from specjax.bench.report import Row, compare
 from specjax.bench.rounds import tokens_per_round
+from specjax.bench.turns import Arm, in_groups, time_arms, total
 from specjax.engine.llm import LLM
 from specjax.engine.params import SamplingParams
 from specjax.metrics import LEAST_DISTINCT
@@ -40,9 +41,7 @@ def edit_rows(reps: int, say: Callable[[str], None], model: str = "bundled") -> 
     ]
     say(f"{len(kept)} of {len(edits)} edit prompts, {NUM_TOKENS} new tokens, K = {DEPTH} ...")
     prompts = [one.prompt.tokens for one in kept]
-    arms = [
-        Arm("specjax", "", name, (1,), ours(one.engine, one.params)) for name, one in llms.items()
-    ]
+    arms = [Arm("specjax", "specjax", name, (1,), completer(one)) for name, one in llms.items()]
     timings = time_arms(arms, in_groups(prompts, 1), 1, NUM_TOKENS, reps, say)
     speeds = {name: total(timings["specjax", name]) for name in llms}
     params = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)

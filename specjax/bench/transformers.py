@@ -6,17 +6,18 @@ tokens/s where one gave 15. Trust a comparison only on an idle machine.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from specjax.bench.ours import TIMEOUT, asker
+from specjax.bench.turns import Complete
 from specjax.worker import Worker
 
-TIMEOUT = 300.0  # seconds
-
-# Reads the job from its first line; then answers every line with [token ids, seconds].
-# An assistant drafts exactly K tokens every round, as ours and vLLM's do.
+# Reads the job from its first line; then completes the prompts of every line, one by one. Weights
+# are loaded as transformers does by default, in the checkpoint's own dtype. An assistant drafts
+# exactly K tokens every round, as ours and vLLM's do.
 PEER = """
 import json, os, sys, time
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -27,7 +28,7 @@ transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
 def load(folder):
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
     model.generation_config.eos_token_id = None
     return model
 
@@ -39,20 +40,22 @@ if job["assistant"]:
     assistant.generation_config.assistant_confidence_threshold = 0.0
 print(json.dumps(transformers.__version__), flush=True)
 for line in sys.stdin:
-    asked = json.loads(line)
-    ids = torch.tensor([asked["prompt"]])
-    start = time.perf_counter()
-    with torch.inference_mode():
-        whole = model.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=asked["num_tokens"],
-            do_sample=False, **options,
-        )
-    seconds = time.perf_counter() - start
-    print(json.dumps([whole[0, ids.shape[1]:].tolist(), seconds]), flush=True)
+    asked, seconds, tokens = json.loads(line), 0.0, []
+    for prompt in asked["prompts"]:
+        ids = torch.tensor([prompt])
+        start = time.perf_counter()
+        with torch.inference_mode():
+            whole = model.generate(
+                ids, attention_mask=torch.ones_like(ids), max_new_tokens=asked["num_tokens"],
+                do_sample=False, **options,
+            )
+        seconds += time.perf_counter() - start
+        tokens.append(whole[0, ids.shape[1]:].tolist())
+    status = open("/proc/self/status").read() if os.path.exists("/proc/self/status") else ""
+    peak = [int(line.split()[1]) * 1024 for line in status.splitlines() if "VmHWM" in line]
+    answer = {"token_ids": tokens, "seconds": seconds, "peak_bytes": (peak or [None])[0]}
+    print(json.dumps(answer), flush=True)
 """
-
-
-Complete = Callable[[Sequence[Sequence[int]], int], tuple[list[list[int]], float]]
 
 
 @contextmanager
@@ -66,10 +69,9 @@ def open_transformers(
 ) -> Iterator[tuple[str, Complete]]:
     """Load a Hugging Face folder; yield transformers' version and ``complete``.
 
-    ``complete(prompts, num_tokens)`` completes prompts of token ids one by one and returns the
-    tokens and the seconds. ``assistant`` is a folder whose model drafts ``depth`` tokens per
-    round; ``options`` are further arguments of ``generate``; ``threads`` is torch's. Raises
-    WorkerFailure where transformers is not installed or fails.
+    Prompts of token ids are completed one by one. ``assistant`` is a folder whose model drafts
+    ``depth`` tokens per round; ``options`` are further arguments of ``generate``; ``threads`` is
+    torch's. Raises WorkerFailure where transformers is not installed or fails.
     """
     job = {
         "model": str(model.resolve()),
@@ -80,12 +82,4 @@ def open_transformers(
     }
     with Worker("transformers", [sys.executable, "-c", PEER]) as worker:
         version = worker.ask(job, timeout=TIMEOUT)
-
-        def complete(
-            prompts: Sequence[Sequence[int]], num_tokens: int
-        ) -> tuple[list[list[int]], float]:
-            asked = [{"prompt": list(prompt), "num_tokens": num_tokens} for prompt in prompts]
-            answers = [worker.ask(one, timeout=TIMEOUT) for one in asked]
-            return [tokens for tokens, _ in answers], sum(seconds for _, seconds in answers)
-
-        yield version, complete
+        yield version, asker(worker)

@@ -13,6 +13,11 @@ BUNDLED = {
     **{f"bundled:{name}": HERE / name for name in HEADS},
 }
 
+PROMPTS = {  # written and chosen for this project; drawn from the standard library
+    "shipped": HERE / "prompts.jsonl",
+    "random": HERE / "prompts_random.jsonl",
+}
+
 
 def resolve(model: str | Path) -> Path:
     """Return the folder of a checkpoint: a path, or a name in ``BUNDLED``.
@@ -30,7 +35,7 @@ def resolve(model: str | Path) -> Path:
     return folder
 
 
-def prompts() -> list[dict]:
-    """Return the shipped prompts: ``{"id", "category", "turns": [...]}``."""
-    lines = (HERE / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
+def prompts(kind: str = "shipped") -> list[dict]:
+    """Return prompts of a kind of ``PROMPTS``: ``{"id", "category", "turns": [...]}``."""
+    lines = PROMPTS[kind].read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 SECTION = "ab"  # of a README
 ab = typer.Typer(help="Compare engines and servers on the same prompts.", no_args_is_help=True)
 MISSING = "comparing needs aiohttp, httpx and prometheus-client: pip install 'specjax[ab]'"
+ARGUMENTS = "--arm-arguments plain='--dtype float32'"
 TIME = re.compile(r"^([\d.]+)(ms|s)$")
 Out = Annotated[Path, typer.Option("--out", help="Folder for the log and the reports.")]
 
@@ -44,6 +45,13 @@ def run(
     ] = None,
     arm_config: Annotated[
         list[str] | None, typer.Option(help="LABEL=JSON: a URL's config, for the record.")
+    ] = None,
+    arm_arguments: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="LABEL='--dtype float32 --enforce-eager': further arguments of a serve or vllm "
+            "arm, else its defaults."
+        ),
     ] = None,
     max_tokens: Annotated[int, typer.Option(min=2)] = 128,
     temperature: float = 0.0,
@@ -94,6 +102,7 @@ def run(
     labels = [one.label for one in specs]
     if len(set(labels)) < len(labels):
         raise ValueError(f"every arm needs a label of its own, got {labels}")
+    specs = arming.with_arguments(specs, pairs(arm_arguments, ARGUMENTS))
     datasets = [read_dataset(one) for one in dataset or ["bundled"]]
     if limit is not None:
         datasets = [one._replace(questions=one.questions[:limit]) for one in datasets]

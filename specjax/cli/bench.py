@@ -123,18 +123,51 @@ def trees(
 def peers(
     model: Annotated[str, typer.Option(help="Checkpoint folder, or 'bundled'.")] = "bundled",
     draft: Annotated[str, typer.Option(help="The draft model's.")] = "bundled:draft",
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Section, 'bundled', '88M' or '0.6B'; may be repeated. Else all."),
+    ] = None,
     json_file: Json = None,
     reps: Reps = 3,
     readme: Annotated[
         Path | None, typer.Option(help="A Markdown file: rewrite its section 'peers'.")
     ] = None,
 ) -> None:
-    """Compare with transformers and vLLM, in one run (ten minutes; vLLM: `make oracle`)."""
-    from specjax.bench.peers import bench_peers
+    """Compare with vLLM, transformers and llama.cpp as people run them (half an hour)."""
+    from specjax.bench.peers import SECTIONS, bench_peers
     from specjax.compile_cache import enable_compile_cache
 
     enable_compile_cache()
-    bench_peers(json_file, model=model, draft=draft, reps=reps, readme=readme)
+    chosen = only or SECTIONS
+    bench_peers(json_file, model=model, draft=draft, only=chosen, reps=reps, readme=readme)
+
+
+@bench.command("install-llama-cpp")
+@plainly
+def install_llama_cpp() -> None:
+    """Make llama.cpp's environment in the user's cache, unless it is there (builds it)."""
+    from specjax.bench.llama_cpp import install
+
+    install(typer.echo)
+
+
+@bench.command()
+@plainly
+def prompts(
+    out: Annotated[Path, typer.Option(help="The file of JSON lines to write.")],
+    seed: Annotated[int, typer.Option(help="0 gives the ones that ship.")] = 0,
+) -> None:
+    """Draw random prompts from the held-out files of this Python's standard library."""
+    from specjax.bench.random_prompts import draw, to_lines
+    from specjax.bundled import resolve
+    from specjax.engine.tokenizer import load_tokenizer
+    from specjax.files import write_atomically
+    from specjax.train.data import read_documents
+
+    drawn = draw(read_documents(), load_tokenizer(resolve("bundled")).encode, seed)
+    with write_atomically(out) as file:
+        file.write(to_lines(drawn).encode())
+    typer.echo(f"wrote {out}: {len(drawn)} prompts")
 
 
 @bench.command()

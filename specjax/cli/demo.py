@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specjax.bench.plan import DEEPER, DEPTH, DRAFT_MODEL, LEARNED, NGRAM, SUFFIX
-from specjax.bench.prompts import measured_on
+from specjax.bench.prompts import KINDS, choose
 from specjax.bench.report import MOST_LOAD, busy, num_cores
 from specjax.engine.llm import LLM
 from specjax.engine.params import SamplingParams
@@ -35,6 +35,8 @@ HEADINGS = (
     "min-max",
     "tokens/round",
     "acceptance",
+    "random prompts: speedup",
+    "tokens/round",
     "same text",
 )
 
@@ -96,37 +98,50 @@ def run_demo(
     for config in (None, *(arm.config for arm in arms if arm.config)):
         llms[str(config)] = LLM("bundled", speculative_config=config, max_num_seqs=1)
     target = llms[str(None)]
-    prompts = [one.prompt.text for one in measured_on(target, num_tokens)]
+    chosen = [choose(target, num_tokens, kind) for kind in KINDS]
+    texts = [[one.prompt.text for one in each.completions] for each in chosen]
     console.print(
-        f"{len(prompts)} Python prompts, {num_tokens} new tokens each, one at a time. "
-        f"Compiling {len(arms)} methods first; that is not timed."
+        f"{' and '.join(map(str, chosen))}, {num_tokens} new tokens each, one at a time. "
+        f"Compiling {len(arms)} methods first; that is not timed.",
+        soft_wrap=True,
     )
     params = [
         SamplingParams(temperature=arm.temperature, seed=SEED, max_tokens=num_tokens)
         for arm in arms
     ]
     pairs = [(llms[str(arm.config)], one) for arm, one in zip(arms, params, strict=True)]
-    runs = [complete_all(llm, prompts, one) for llm, one in pairs]
-    seconds: list[list[float]] = [[] for _ in arms]
+    sets = [[complete_all(llm, prompts, one) for llm, one in pairs] for prompts in texts]
+    clocks: list[list[list[float]]] = [[[] for _ in arms] for _ in texts]
     for _ in range(reps):
-        for times, (llm, one) in zip(seconds, pairs, strict=True):
-            times.append(clock(llm, prompts, one))
+        for prompts, seconds in zip(texts, clocks, strict=True):
+            for times, (llm, one) in zip(seconds, pairs, strict=True):
+                times.append(clock(llm, prompts, one))
 
     by_name = {arm.name: i for i, arm in enumerate(arms)}
-    methods, same = [], []
-    for i, arm in enumerate(arms):
-        plain = by_name[arm.plain]
-        methods.append(summarize(arm, runs[i], seconds[i], runs[plain], seconds[plain]))
-        same.append(runs[i].token_ids == runs[plain].token_ids)
+    bases = [by_name[arm.plain] for arm in arms]
+    methods, random = (
+        [
+            summarize(arm, runs[i], seconds[i], runs[base], seconds[base])
+            for i, (arm, base) in enumerate(zip(arms, bases, strict=True))
+        ]
+        for runs, seconds in zip(sets, clocks, strict=True)
+    )
+    same = [
+        all(runs[i].token_ids == runs[base].token_ids for runs in sets)
+        for i, base in enumerate(bases)
+    ]
+    cells = [describe(*line) for line in zip(methods, random, same, strict=True)]
+    prompts, runs = texts[0], sets[0]
     deeper = ", ".join(f"{name} {depth}" for name, depth in DEEPER.items())
     measured = (
         f"{reps} interleaved runs of {len(prompts)} prompts, {num_tokens} new tokens each, "
         f"one at a time, K = {DEPTH} ({deeper}), {num_cores()} CPU cores"
     )
+    on = "; ".join(map(str, chosen))
     if load > MOST_LOAD:
         console.print(f"other processes keep {load:.1f} cores busy: speeds are not to be trusted")
-    console.print(measured + ":", soft_wrap=True)
-    print_table(console, methods, same)
+    console.print(f"{measured}; {on}:", soft_wrap=True)
+    print_table(console, cells)
     console.print(
         "speedup: median of the runs' ratios to plain, reading the prompts included; min-max: "
         "least and greatest of them; tokens/s: plain's median x speedup.",
@@ -144,9 +159,8 @@ def run_demo(
     show(pairs[shown][0], prompts[lively], params[shown], console)
     save_figure(method_comparison(methods, note=measured)[1], out)
     if readme is not None:
-        cells = [describe(method, equal) for method, equal in zip(methods, same, strict=True)]
         image = picture("tokens per round and speedup, per method", out, readme)
-        lines = [*table(HEADINGS, cells), "", f"{measured}:", *image]
+        lines = [*table(HEADINGS, cells), "", f"{measured}; {on}:", *image]
         replace_section(readme, SECTION, lines)
     console.print(f"Saved {out}. {time.monotonic() - started:.0f} s in all.")
     for arm, equal in zip(arms, same, strict=True):
@@ -224,23 +238,22 @@ def verdict(methods: Sequence[Method]) -> str:
     )
 
 
-def print_table(console: Console, methods: Sequence[Method], same: Sequence[bool]) -> None:
+def print_table(console: Console, rows: Sequence[Sequence[str]]) -> None:
     """Print a table on a terminal, plain lines elsewhere."""
     table = Table(*HEADINGS)
-    for method, equal in zip(methods, same, strict=True):
-        cells = describe(method, equal)
+    for cells in rows:
         style = {"yes": "green", "NO": "bold red"}.get(cells[-1], "")
         table.add_row(*cells[:-1], Text(cells[-1], style=style))
         if not console.is_terminal:
             named = zip(HEADINGS[1:], cells[1:], strict=True)
             line = ", ".join(f"{heading} {cell}" for heading, cell in named)
-            console.print(f"{method.name}: {line}", soft_wrap=True)
+            console.print(f"{cells[0]}: {line}", soft_wrap=True)
     if console.is_terminal:
         console.print(table)
 
 
-def describe(method: Method, equal: bool) -> tuple[str, ...]:
-    """Put a method into the table's cells."""
+def describe(method: Method, random: Method, equal: bool) -> tuple[str, ...]:
+    """Put a method into the table's cells: on the shipped prompts, and in short on random ones."""
     own = method.spread is None  # it is what others are compared with
     return (
         method.name,
@@ -249,5 +262,7 @@ def describe(method: Method, equal: bool) -> tuple[str, ...]:
         "-" if method.spread is None else "{:.2f}-{:.2f}".format(*method.spread),
         f"{method.tokens_per_round:.2f}",
         "-" if method.acceptance is None else f"{method.acceptance:.0%}",
+        f"{random.speedup:.2f}x",
+        f"{random.tokens_per_round:.2f}",
         "-" if own else "yes" if equal else "NO",
     )

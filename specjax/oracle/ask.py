@@ -30,6 +30,7 @@ METHODS = (
 )
 TABLE_DRAFTS = {"method": "custom_class", "model": "table_drafts.TableDrafts"}
 TIMEOUT = 300.0  # seconds
+EAGER_FLOAT32 = ("--dtype", "float32", "--enforce-eager")  # as jobs other than servers run
 Ask = Callable[[Sequence[Sequence[int]], Mapping[str, Any]], dict[str, Any]]
 
 
@@ -64,8 +65,9 @@ def open_session(
 ) -> Iterator[tuple[dict[str, str], Ask]]:
     """Load a vLLM that stays; yield its versions and ``complete(prompts, sampling_params)``.
 
-    That answers {"token_ids", "seconds"}: every prompt's completion, and vLLM's time for all.
-    The arguments are those of an "offline" job. Raises as ``ask`` does.
+    That answers {"token_ids", "seconds", "peak_bytes"}: every prompt's completion, vLLM's time
+    for all, and its peak memory so far. The arguments are those of an "offline" job: float32 and
+    eager, unless ``engine`` says otherwise. Raises as ``ask`` does.
     """
     job = {"kind": "session", "model": model, "engine": dict(engine or {})}
     job = check({**job, "speculative_config": speculative_config})
@@ -92,7 +94,8 @@ def open_server(
 ) -> Iterator[tuple[dict[str, Any], str]]:
     """Start ``vllm serve``; yield {"versions", "repairs", "seconds"} and its URL.
 
-    ``arguments`` are of its command line. The server ends with the ``with`` block. Raises as
+    ``arguments`` are of its command line; without any it runs as vLLM does by default
+    (``EAGER_FLOAT32`` are the oracle's). The server ends with the ``with`` block. Raises as
     ``ask`` does.
     """
     job = check(

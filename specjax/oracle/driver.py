@@ -143,7 +143,8 @@ def session(job: dict):
     """Load vLLM once, then complete whatever the further lines of stdin ask for, and time it.
 
     Job: ``model``; optional ``speculative_config``, ``engine``. A further line holds
-    ``prompts`` and ``sampling_params``, and is answered by ``token_ids`` and ``seconds``.
+    ``prompts`` and ``sampling_params``, and is answered by ``token_ids``, ``seconds`` and
+    ``peak_bytes``, the most memory that was resident so far.
     """
     from vllm import SamplingParams
 
@@ -158,9 +159,20 @@ def session(job: dict):
         return {
             "token_ids": [list(one.outputs[0].token_ids) for one in outputs],
             "seconds": seconds,
+            "peak_bytes": peak_bytes(),
         }
 
     return (complete(json.loads(line)) for line in sys.stdin)
+
+
+def peak_bytes() -> int | None:
+    """Return the most memory this process has had resident; None where nobody knows."""
+    try:
+        status = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    (peak,) = (line.split()[1] for line in status if line.startswith("VmHWM:"))
+    return int(peak) * 1024
 
 
 def finish_saving(llm, outputs) -> None:
@@ -220,12 +232,13 @@ def counters(metrics) -> dict:
 
 
 def serve(job: dict) -> dict:
-    """Start ``vllm serve``, send it requests one by one, and stop it.
+    """Start ``vllm serve``, float32 and eager, send it requests one by one, and stop it.
 
     Job: that of ``server``, and ``requests`` ({"path", "body"}; no body means GET). Answer:
     ``responses`` as {"status", "text"}.
     """
-    url, process, seconds = start_server(job)
+    arguments = ["--dtype", "float32", "--enforce-eager", *job.get("arguments", [])]
+    url, process, seconds = start_server({**job, "arguments": arguments})
     try:
         responses = [exchange(url, request) for request in job["requests"]]
         return {"responses": responses, "seconds": {"load": seconds}}
@@ -234,7 +247,7 @@ def serve(job: dict) -> dict:
 
 
 def server(job: dict) -> dict:
-    """Start ``vllm serve`` and leave it running until this process is ended.
+    """Start ``vllm serve``, with its own defaults, and leave it running until this process ends.
 
     Job: ``model``, ``arguments`` (of the command line), ``start_timeout`` in seconds. Answer:
     ``url``.
@@ -250,8 +263,7 @@ def start_server(job: dict) -> tuple[str, subprocess.Popen, float]:
         port = probe.getsockname()[1]
     command = [
         *(str(Path(sys.executable).with_name("vllm")), "serve", job["model"]),
-        *("--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"),
-        *("--enforce-eager", *job.get("arguments", [])),
+        *("--host", "127.0.0.1", "--port", str(port), *job.get("arguments", [])),
     ]
     start, url = time.monotonic(), f"http://127.0.0.1:{port}"
     environment = {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from specjax.ab.arms import parse_arm
+from specjax.ab.arms import parse_arm, with_arguments
 from specjax.ab.ascend import plan_ascend_suffix
 from specjax.ab.compare import Interval
 from specjax.ab.records import read_log
-from specjax.ab.report import find, page, percent, write_reports
+from specjax.ab.report import find, page, percent, settings, write_reports
 from specjax.ab.server_arm import vllm_arguments
 from specjax.cli.app import app
 from specjax.theory.published import SUFFIX_BENCHMARK
@@ -104,6 +104,10 @@ def test_run_measures_and_reports(stub, tmp_path):
         (["--arm", "a=vllm:{"], "--arm a is not valid JSON"),
         (["--arm", "a=http://127.0.0.1:9", "--arm", "a=specjax"], "a label of its own"),
         (["--arm", "a=http://127.0.0.1:9"], "arm a: cannot reach http://127.0.0.1:9"),
+        (
+            ["--arm", "a=specjax", "--arm-arguments", "a=--dtype float32"],
+            "--arm-arguments a=--dtype float32: no serve or vllm arm 'a'",
+        ),
         (["--arm", "a=specjax", "--slo", "tpot=50"], "--slo tpot=50: a time is written 50ms"),
         (["--arm", "a=specjax", "--dataset", "/no/such"], "No such file or directory: /no/such"),
     ],
@@ -147,6 +151,29 @@ def test_a_replay_rewrites_a_readmes_section(measured):
     cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
     assert [row[:2] for row in cells[2:]] == [["3", "plain"], ["3", "fast"]]
     assert percent(find(log).comparisons[0].tpot_gain) in cells[3]
+
+
+def test_vllm_runs_with_its_defaults_unless_an_arm_says_otherwise():
+    specs = [parse_arm(f"{label}=vllm") for label in ("vLLM", "exact")]
+    plain, exact = with_arguments(specs, [("exact", "--dtype float32 --enforce-eager")])
+    given = vllm_arguments(plain, 4, None)
+    assert not {"--dtype", "--enforce-eager"} & set(given)
+    assert vllm_arguments(exact, 4, None) == [*given, "--dtype", "float32", "--enforce-eager"]
+
+
+def test_a_report_says_how_started_servers_were_set(measured):
+    log, _ = measured
+    first, second = log.manifest["arms"]
+    arms = [
+        first | {"kind": "vllm", "arguments": []},
+        second | {"kind": "serve", "arguments": ["--dtype", "bfloat16"]},
+    ]
+    said = settings(log._replace(manifest=log.manifest | {"arms": arms}))
+    assert said == "With fast: --dtype bfloat16. With their defaults: plain."
+    of_old = [{"label": "vLLM", "kind": "vllm"}]  # a log from before arms had arguments
+    said = settings(log._replace(manifest=log.manifest | {"arms": of_old}))
+    assert said == "With vLLM: --dtype float32 --enforce-eager."
+    assert settings(log) == ""
 
 
 def test_vllm_is_given_the_folder_of_a_shipped_checkpoint():

@@ -37,7 +37,9 @@ def test_a_run_writes_rows_and_its_section(tmp_path):
     file, readme = tmp_path / "methods.json", tmp_path / "README.md"
     readme.write_text("<!-- methods: begin -->\nold\n<!-- methods: end -->\n")
     bench_methods(file, names=["ngram"], num_tokens=12, reps=1, readme=readme)
-    plain, ngram = json.loads(file.read_text())
+    rows = json.loads(file.read_text())
+    assert [row["prompts"] for row in rows] == ["shipped"] * 2 + ["random"] * 2
+    plain, ngram = rows[:2]
     assert (plain["method"], ngram["method"], ngram["k"]) == (PLAIN, "ngram", 3)
     assert (plain["speedup"], plain["tokens_per_round"]) == (1.0, 1.0)
     assert 1.0 < ngram["tokens_per_round"] < 4.0
@@ -45,6 +47,7 @@ def test_a_run_writes_rows_and_its_section(tmp_path):
     assert ngram["distinct_bigrams"] >= 0.5
     text = readme.read_text()
     assert "old" not in text
+    assert "random prompts: of 24 completions" in text
     assert f"| {ngram['tokens_per_round']:.2f} |" in text
 
 

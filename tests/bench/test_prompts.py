@@ -3,14 +3,17 @@
 import pytest
 
 from specjax.bench.prompts import (
+    Chosen,
     Completion,
     Prompt,
+    choose,
     complete,
     fitting,
     halves,
     not_degenerate,
 )
 from specjax.engine.llm import LLM
+from specjax.metrics import LEAST_DISTINCT
 
 
 def made(distinct: float) -> Completion:
@@ -22,9 +25,12 @@ def test_loops_do_not_count():
     assert not_degenerate(completions) == completions[5:]
 
 
-def test_too_few_are_an_error_not_a_figure():
-    with pytest.raises(ValueError, match=r"only 11 of 20 .* 12 are needed"):
-        not_degenerate([made(0.9)] * 11 + [made(0.1)] * 9)
+def test_none_is_an_error_and_few_are_said_to_be_few():
+    with pytest.raises(ValueError, match="none of 9 completions"):
+        not_degenerate([made(0.1)] * 9)
+    few = str(Chosen("random", [made(0.9)] * 7, 7, 24))
+    assert few.startswith("7 random prompts: of 24 completions 7 are no loops, fewer than 12")
+    assert "fewer" not in str(Chosen("shipped", [made(0.9)] * 12, 23, 24))
 
 
 def test_halves_are_equally_hard():
@@ -45,3 +51,10 @@ def test_most_shipped_prompts_do_not_degenerate():
     for one in completions:
         assert len(one.tokens) == 64
     assert len(not_degenerate(completions)) >= 20
+
+
+def test_random_prompts_are_filtered_alike():
+    chosen = choose(LLM("bundled"), 64, "random")
+    assert chosen.num_prompts == 24
+    assert 1 <= len(chosen.completions) == min(chosen.num_kept, 12)
+    assert all(one.distinct >= LEAST_DISTINCT for one in chosen.completions)

@@ -52,6 +52,7 @@ def test_the_installed_package_is_the_one_that_runs(installed, tmp_path):
 def test_the_bundled_files_are_in_the_wheel(installed):
     bundled = installed / "specjax" / "bundled"
     assert (bundled / "prompts.jsonl").is_file()
+    assert (bundled / "prompts_random.jsonl").is_file()
     for model in ("target", "draft"):
         for name in ("config.json", "model.safetensors", "tokenizer.json"):
             assert (bundled / model / name).is_file(), f"{model}/{name}"

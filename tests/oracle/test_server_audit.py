@@ -10,7 +10,7 @@ from dataclasses import asdict
 import pytest
 
 from specjax.audit.server import PROMPTS, Plan, collect, judge
-from specjax.oracle.ask import open_server
+from specjax.oracle.ask import EAGER_FLOAT32, open_server
 from specjax.oracle.environment import OracleMissing
 from tests.oracle import recordings
 from tests.oracle.conftest import LIVE, weights
@@ -62,7 +62,8 @@ def answers(request, checkpoints):
     with ExitStack() as stack:
 
         def start(repairs: bool, *arguments: str):
-            wanted = {"arguments": [*ARGUMENTS, *arguments], "repairs": repairs}
+            every = [*EAGER_FLOAT32, *ARGUMENTS, *arguments]
+            wanted = {"arguments": every, "repairs": repairs}
             facts, url = stack.enter_context(open_server(folders["bundled"], **wanted))
             return facts, Server(url)
 

@@ -51,7 +51,7 @@ def test_rows_compare_medians_and_tails():
 
     found = {
         "specjax": loads([30, 50, 40], [0.1] * 99 + [0.2]),
-        "vLLM 1": loads([20.0], [0.4] * 100),
+        "vLLM": loads([20.0], [0.4] * 100),
     }
     speed, same = throughput_rows(1, found)
     assert (speed.value, speed.peer, speed.met) == (pytest.approx(40), pytest.approx(20), True)
@@ -60,6 +60,14 @@ def test_rows_compare_medians_and_tails():
     assert median.ratio == pytest.approx(0.25)
     assert tail.met
     assert (theirs.ratio, theirs.goal) == (1.0, None)
+    more = {"vLLM float32": found["vLLM"], "specjax bfloat16": loads([10.0], [0.1] * 100)}
+    rows = throughput_rows(1, found | more)
+    pairs = {(row.name.rpartition(", ")[2], row.against): row.goal for row in rows[:3]}
+    assert pairs == {
+        ("specjax", "vLLM"): ">= 1.3",
+        ("specjax", "vLLM float32"): None,
+        ("specjax bfloat16", "vLLM"): None,
+    }
     (alone,) = throughput_rows(1, {"specjax": found["specjax"]})
     assert alone.peer is None
     assert not latency_rows({"specjax": loads([1], [0.1] * 9 + [1.0])[0]})[0].met
