@@ -3,8 +3,8 @@
 ``LLM.generate`` knows its requests and takes the smallest shapes that serve them, compiled when
 they are first met. A service does not know who will come: all its shapes are set beforehand, and
 few, since each takes seconds to compile and about 100 of the 65,530 memory maps of a process:
-2 levels x slots 1, 2, 4, ... x windows, and one per piece of a prompt x windows. That is 49 for 8
-slots and 2,048 tokens, 67 for 64 slots (tests/engine/test_scheduler.py).
+2 levels x slots 1, 2, 4, ... x windows, and one per piece of a prompt x windows. That is 45 for 8
+slots and 2,048 tokens, 63 for 64 slots (tests/engine/test_scheduler.py).
 """
 
 from collections.abc import Sequence
@@ -20,10 +20,11 @@ HISTORY = 64  # rounds per entry of the compiled loop
 # two whole prompts: one by one, the slowest hundredth of 8 clients waited 3.4 times the median.
 CHUNKS = 16, 64, 128, 192, 256, 512
 MOST_PADDING = 48
-# Prompts that are short enough are read side by side: so many, and so many positions in all. A
-# service has one number of them, since each compiles a program per piece.
+# Prompts that are short enough are read side by side: so many, and so many positions in all. Beyond
+# 100 positions the products of a pass are at the processor's rate, and what is left to save is what
+# the host does per pass. A service has one number, since each compiles a program per piece.
 GROUPS, MOST_TOGETHER = (2, 4, 8, 16, 32, 64), 1024
-SERVED_GROUPS, MOST_SERVED_TOGETHER = (4,), 512
+SERVED_GROUPS, MOST_SERVED_TOGETHER = (4,), 256
 LEAST_WINDOW = 64
 SCORED_CHUNK = 64  # positions: prompt_logprobs look at the whole vocabulary at each of them
 SERVED_WINDOW = 256  # positions: the least; four times as many follow, and so on
