@@ -1,6 +1,7 @@
 """From folders and options to an ``Engine`` and its ``Params``."""
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from specjax.drafters.tree import Tree
 from specjax.engine import extraction
 from specjax.engine.corpus import Corpus
 from specjax.engine.corpus_file import load as load_corpus
-from specjax.engine.device import inference_form, shard
+from specjax.engine.device import shard
 from specjax.engine.rule_options import LOSSY
 from specjax.engine.speculative import MODEL_FREE, SpeculativeConfig, predicted
 from specjax.engine.tokenizer import Tokenizer, load_tokenizer
@@ -61,19 +62,16 @@ def describe(
     dtype: str,
     max_model_len: int | None = None,
     tokenizer: str | Path | None = None,
-    *,
-    own_form: bool = False,
+    form: Callable[[ModelConfig], ModelConfig] = lambda config: config,
 ) -> Model:
     """Read everything about a checkpoint but its weights, refusing what is not implemented.
 
-    ``tokenizer`` is a folder that has one, by default the checkpoint's own; ``own_form`` as in
-    ``device.has_own_form``.
+    ``tokenizer`` is a folder that has one, by default the checkpoint's own; ``form`` says how the
+    weights will be laid out.
     """
     folder = resolve(model)
     config, _ = read_config(folder, dtype=dtype, max_model_len=max_model_len)
-    if own_form:
-        config = inference_form(config)
-    return Model(folder, config, load_tokenizer(resolve(tokenizer or folder)))
+    return Model(folder, form(config), load_tokenizer(resolve(tokenizer or folder)))
 
 
 def match(target: Model, draft: Model, *, heterogeneous: bool) -> Model:

@@ -27,6 +27,7 @@ from specjax.engine.device import (
     choose_driver,
     choose_dtype,
     has_own_form,
+    inference_form,
 )
 from specjax.engine.intake import Prompt
 from specjax.engine.legacy import accept_engine_only, translate_legacy
@@ -103,8 +104,8 @@ class LLM:
         )
         self.connector = read_connector(kv_transfer_config, self.speculative_config)
         dtype = choose_dtype(dtype, mesh, device)
-        own_form = has_own_form(mesh, device)
-        target, draft = self._describe(model, tokenizer, dtype, max_model_len, own_form)
+        form = partial(inference_form, mesh=mesh, device=device)
+        target, draft = self._describe(model, tokenizer, dtype, max_model_len, form)
         for described in (target, draft):
             if isinstance(described, Model):
                 check_divisible(described.config, mesh)
@@ -138,7 +139,7 @@ class LLM:
         self.corpus = build_corpus(self.speculative_config, target.tokenizer)
         self.driver, self.params = choose_driver(
             device,
-            load(target, draft, mesh, keep_dtype=own_form),
+            load(target, draft, mesh, keep_dtype=has_own_form(mesh, device)),
             host_drafter=draft is None and not self.connector,
         )
         self.counters = SpecDecodeCounters.zeros(self.engine.drafter.depth)
@@ -244,10 +245,10 @@ class LLM:
         return self.intake.tokenizer
 
     def _describe(
-        self, model, tokenizer, dtype: str, max_model_len: int | None, own_form: bool
+        self, model, tokenizer, dtype: str, max_model_len: int | None, form
     ) -> tuple[Model, Model | Head | None]:
         """Read what target and draft are, and check that they fit, before any weight."""
-        target = describe(model, dtype, max_model_len, tokenizer, own_form=own_form)
+        target = describe(model, dtype, max_model_len, tokenizer, form)
         if target.tokenizer.vocab_size > target.config.vocab_size:
             raise ValueError(
                 f"the tokenizer has {target.tokenizer.vocab_size} tokens, the model only "
@@ -258,7 +259,7 @@ class LLM:
             return target, None
         if config.method != "draft_model":
             return target, describe_head(target, config)
-        draft = describe(str(config.model), dtype, max_model_len, own_form=own_form)
+        draft = describe(str(config.model), dtype, max_model_len, form=form)
         return target, match(target, draft, heterogeneous=config.use_heterogeneous_vocab)
 
     def _read(self, prompts, sampling_params) -> list[tuple[Prompt, list[Request]]]:
