@@ -117,8 +117,8 @@ def swiglu(gate: Float[Array, "*lead F"], up: Float[Array, "*lead F"]) -> Float[
 
 def _attention(
     query: Float[Array, "B N H d"],
-    keys: Float[Array, "B KH W d"],
-    values: Float[Array, "B KH W e"],
+    keys: Float[Array, "B KH W d"] | UInt16[Array, "B KH W d"],
+    values: Float[Array, "B KH W e"] | UInt16[Array, "B KH W e"],
     mask: Bool[Array, "B N W"],
 ) -> Float[Array, "B N H e"]:
     """Attend by two products.
@@ -149,8 +149,8 @@ attend = two_forms("attend", _attention, kernels.attention)
 @jax.jit
 def attention(
     query: Float[Array, "B N H d"],
-    keys: Float[Array, "B KH W d"],
-    values: Float[Array, "B KH W e"],
+    keys: Float[Array, "B KH W d"] | UInt16[Array, "B KH W d"],
+    values: Float[Array, "B KH W e"] | UInt16[Array, "B KH W e"],
     mask: Bool[Array, "B N W"],
 ) -> Float[Array, "B N H e"]:
     """Attend to the cache's window, scaled by d ** -0.5; query heads share key heads in groups.
@@ -162,8 +162,10 @@ def attention(
 
 @jax.jit
 def write_kv(
-    leaf: Float[Array, "B H T d"], new: Float[Array, "B N H d"], slots: Int[Array, "B N"]
-) -> Float[Array, "B H T d"]:
+    leaf: Float[Array, "B H T d"] | UInt16[Array, "B H T d"],
+    new: Float[Array, "B N H d"],
+    slots: Int[Array, "B N"],
+) -> Float[Array, "B H T d"] | UInt16[Array, "B H T d"]:
     """Write node n of row b into slot ``slots[b, n]``; slots past the capacity are dropped.
 
     One batched scatter: under donation it updates the leaf in place.
