@@ -48,8 +48,9 @@ def judge(engine, params, draft: Draft, text: Text, cache, sampling: Sampling, n
     """
     depth = engine.drafter.depth
     positions, visible = place(draft, cache.lengths)
+    present = draft.valid & (text.reason == RUNNING)[:, None]
     output, cache = engine.target.forward(
-        params, draft.tokens, positions, visible, cache, engine.window
+        params, draft.tokens, positions, visible, cache, engine.window, None, present
     )
     logits = engine.target.logits(params, output.hidden)
     verdict = engine.rule.verify(noise, draft, logits, text, sampling, depth)
@@ -165,6 +166,7 @@ def prefill(
         cache,
         engine.window,
         None if everywhere else last[:, 0],
+        jnp.arange(chunk)[None] < count[:, None],
     )
     root = Draft(
         tokens=jnp.take_along_axis(window, last, axis=1),

@@ -109,6 +109,28 @@ def rotate(
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
 
+def _blank(x: Float[Array, "B N D"], present: Bool[Array, "B N"]) -> Float[Array, "B N D"]:
+    return x
+
+
+def _blanked(x: Float[Array, "B N D"], present: Bool[Array, "B N"]) -> Float[Array, "B N D"]:
+    return jnp.where(present[:, :, None], x, 0)
+
+
+def _hide(mask: Bool[Array, "B N W"], present: Bool[Array, "B N"]) -> Bool[Array, "B N W"]:
+    return mask
+
+
+def _hidden(mask: Bool[Array, "B N W"], present: Bool[Array, "B N"]) -> Bool[Array, "B N W"]:
+    return mask & present[:, :, None]
+
+
+# Nodes that are only padding: on a CPU they are zeros and see nothing, and then no product reads a
+# weight for them (``kernels.linear``). Elsewhere they are computed, and nobody looks.
+blank = two_forms("blank", _blank, _blanked)
+hide = two_forms("hide", _hide, _hidden)
+
+
 @jax.jit
 def swiglu(gate: Float[Array, "*lead F"], up: Float[Array, "*lead F"]) -> Float[Array, "*lead F"]:
     """Gate with SiLU (Shazeer 2020)."""

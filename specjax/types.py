@@ -113,9 +113,10 @@ class Target(NamedTuple):
     """
 
     init_cache: Callable  # (batch_size, capacity) -> Cache
-    forward: Callable  # (params, tokens, positions, visible, cache, window, only=None)
-    #                    -> (Output, Cache); ``only`` [B]: the one node of each row whose hidden
-    #                    state is wanted, [B, 1, D]
+    forward: Callable  # (params, tokens, positions, visible, cache, window, only=None,
+    #                    present=None) -> (Output, Cache); ``only`` [B]: the one node of each row
+    #                    whose hidden state is wanted, [B, 1, D]; ``present`` [B, N]: False for
+    #                    padding, for which nothing need be computed
     logits: Callable  # (params, hidden) -> Float[..., V]
     vocab_size: int
     hidden_size: int
@@ -127,9 +128,8 @@ class FeatureHead(NamedTuple):
 
     init_cache: Callable  # (batch_size, capacity) -> Cache
     fuse: Callable  # (params, hidden, taps) -> features [B, N, D]
-    forward: Callable  # (params, tokens, features, positions, visible, cache, window, only=None)
-    #                    -> (next features, Cache); writes as a target's forward does; ``only`` [B]:
-    #                    the one node of each row whose next feature is wanted, [B, 1, D]
+    forward: Callable  # (params, tokens, features, positions, visible, cache, window, only=None,
+    #                    present=None) -> (next features, Cache); as a target's forward
     logits: Callable  # (params, features) -> Float[..., V]
     size: int  # D
     dtype: str  # of features

@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 FLOORS = (
-    ("types",),
+    ("types", "kernels"),
     ("ops", "topology", "metrics", "theory", "config", "generators"),
     ("cache", "sampling"),
     ("models",),

@@ -57,9 +57,12 @@ def draft_model(
         index = jnp.minimum(positions, text.tokens.shape[1] - 1)
         tokens = jnp.take_along_axis(text.tokens, index, axis=1)
         cache = state.cache._replace(lengths=seen.start)
-        output, cache = model.forward(params, tokens, positions, causal(wide), cache, window)
-        last = jnp.take_along_axis(output.hidden, seen.count[:, None, None], axis=1)[:, 0]
         fresh = seen.count > 0
+        real = fresh[:, None] & (jnp.arange(wide)[None] <= seen.count[:, None])
+        output, cache = model.forward(
+            params, tokens, positions, causal(wide), cache, window, seen.count, real
+        )
+        last = output.hidden[:, 0]
         lengths = jnp.where(fresh, seen.start + seen.count + 1, state.cache.lengths)
         hidden = jnp.where(fresh[:, None], last, state.hidden)
         return DraftState(cache._replace(lengths=lengths), hidden)

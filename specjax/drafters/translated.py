@@ -35,9 +35,11 @@ class Bilingual(NamedTuple):
 def translated(model: Target, vocab_size: int) -> Target:
     """Build a model that reads and writes another vocabulary of ``vocab_size`` ids."""
 
-    def forward(params: Bilingual, tokens, positions, visible, cache, window, only=None):
+    def forward(
+        params: Bilingual, tokens, positions, visible, cache, window, only=None, present=None
+    ):
         own = params.dictionary.read[tokens]
-        return model.forward(params.weights, own, positions, visible, cache, window)
+        return model.forward(params.weights, own, *where)
 
     def logits(params: Bilingual, hidden):
         own = model.logits(params.weights, hidden)

@@ -9,7 +9,7 @@ from typing import Any
 from llvmlite import ir
 
 LANES = 16  # numbers of float32 in a vector
-I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
 F16, F32, POINTER, VOID = ir.HalfType(), ir.FloatType(), ir.PointerType(), ir.VoidType()
 VECTOR = ir.VectorType(F32, LANES)
 Value = Any

@@ -2,7 +2,8 @@
 
 Row n, output o is one sum over i in an order that depends on nothing else: 16 partial sums, one per
 lane, that are added up by halves at the end. A tile of several rows and outputs holds these sums in
-registers, so that each number that was loaded is used several times.
+registers, so that each number that was loaded is used several times. Rows that are nothing but
+zeros, as padding is, cost nothing where a whole tile is.
 """
 
 import functools
@@ -16,6 +17,8 @@ from specjax.kernels.call import argument, dim, has_feature, register, result
 from specjax.kernels.ir import (
     F16,
     F32,
+    I1,
+    I8,
     I16,
     I32,
     I64,
@@ -30,7 +33,7 @@ from specjax.kernels.ir import (
 
 SIZES = {"float32": 4, "bfloat16": 2, "float16": 2, "uint16": 2}  # uint16: bfloat16's bits
 STORED = {"float32": F32, "bfloat16": I16, "float16": F16, "uint16": I16}
-TILES = {4: 6, 1: 6}  # outputs of a tile: the most rows
+WIDTHS, MOST_ROWS = (4, 1), 6  # outputs of a tile, rows of x: 24 sums are held in registers
 BLOCK_ROWS = 96  # of x, which stay in the second-level cache
 MOST_PARTS = 8  # of a block of rows' outputs
 TASK = 1 << 16  # multiplications that are worth a task of their own
@@ -122,11 +125,30 @@ def write_tile(module: ir.Module, outputs: int, rows: int, weight: str, x: str) 
     return name
 
 
+def write_is_live(module: ir.Module, x: str) -> None:
+    """Write ``is_live(numbers, count)``: 1 if any of them has a bit, else 0."""
+    to = Writer(module, "is_live", I64, [POINTER, I64])
+    numbers, count = to.function.args
+    at, found = to.variable(I64(0)), to.variable(I64(0))
+    bits = ir.IntType(8 * SIZES[x] * LANES)
+    with to.while_() as unless:
+        i = to.read(I64, at)
+        more = to.at.icmp_signed("==", to.read(I64, found), I64(0))
+        unless(to.at.and_(to.less(i, count), more))
+        mask = to.first_lanes(to.sub(count, i), LANES)
+        some = load(to, to.place(numbers, i, SIZES[x]), x, LANES, mask)
+        some = to.at.icmp_unsigned("!=", to.at.bitcast(some, bits), ir.Constant(bits, 0))
+        to.write(to.at.zext(some, I64), found)
+        to.write(to.add(i, LANES), at)
+    to.at.ret(to.read(I64, found))
+
+
 def write_linear(weight: str, x: str, module: ir.Module):
     """Write the product's body; tasks are blocks of outputs times blocks of rows."""
-    for outputs, most in TILES.items():
-        for rows in range(1, most + 1):
+    for outputs in WIDTHS:
+        for rows in range(1, MOST_ROWS + 1):
             write_tile(module, outputs, rows, weight, x)
+    write_is_live(module, x)
 
     def sizes(to: Writer, frame: Value):
         rows, size, outputs = dim(to, frame, 0, 0), dim(to, frame, 0, 1), dim(to, frame, 1, 0)
@@ -149,29 +171,46 @@ def write_linear(weight: str, x: str, module: ir.Module):
     first = to.mul(part, share)
     last = to.least(to.add(first, share), outputs)
 
-    def tiles(count: int) -> None:
-        """Write all rows' results, ``count`` outputs at a time; the last may be repeated."""
-        most = TILES[count]
-        with to.loop(first, last, count) as o:
-            o = to.least(o, to.most(to.sub(last, count), 0)) if count > 1 else o
+    num_rows = to.sub(stop, start)
+    num_tiles = to.div(to.add(num_rows, MOST_ROWS - 1), MOST_ROWS)
 
-            def run(n: Value, num: int) -> None:
+    def rows_of(t: Value) -> tuple[Value, Value]:
+        """Return a tile's first row, and how many it has."""
+        ends = (to.div(to.mul(num_rows, end), num_tiles) for end in (t, to.add(t, 1)))
+        n, end = (to.add(start, end) for end in ends)
+        return n, to.sub(end, n)
+
+    live = to.room(ir.ArrayType(I64, BLOCK_ROWS))  # of each tile: is there a number in it?
+    with to.loop(0, num_tiles) as t:
+        n, count = rows_of(t)
+        read = to.place(left, to.mul(n, size), SIZES[x])
+        found = to.call("is_live", I64, read, to.mul(count, size))
+        to.write(found, to.place(live, t, 8))
+        with to.at.if_then(to.less(found, 1)), to.loop(n, to.add(n, count)) as row:
+            zeros = to.place(out, to.add(to.mul(row, outputs), first), 4)
+            num_bytes = to.mul(to.sub(last, first), 4)
+            to.call("llvm.memset.p0.i64", VOID, zeros, I8(0), num_bytes, I1(0))
+
+    def tiles(width: int) -> None:
+        """Write all rows' results, ``width`` outputs at a time; the last may be repeated."""
+        with to.loop(first, last, width) as o:
+            o = to.least(o, to.most(to.sub(last, width), 0)) if width > 1 else o
+
+            def run(n: Value, num: int, o: Value = o) -> None:
                 to.call(
-                    f"tile_{count}_{num}", VOID,
+                    f"tile_{width}_{num}", VOID,
                     to.place(w, to.mul(o, size), SIZES[weight]),
                     to.place(left, to.mul(n, size), SIZES[x]),
                     to.place(out, to.add(to.mul(n, outputs), o), 4),
                     size, outputs,
                 )  # fmt: skip
 
-            count_rows = to.sub(stop, start)
-            num_tiles = to.div(to.add(count_rows, most - 1), most)
             with to.loop(0, num_tiles) as t:
-                n = to.add(start, to.div(to.mul(count_rows, t), num_tiles))
-                end = to.add(start, to.div(to.mul(count_rows, to.add(t, 1)), num_tiles))
+                n, count = rows_of(t)
                 after = to.at.append_basic_block("next")
-                chosen = to.at.switch(to.sub(end, n), after)
-                for num in range(1, most + 1):
+                count = to.mul(count, to.read(I64, to.place(live, t, 8)))
+                chosen = to.at.switch(count, after)
+                for num in range(1, MOST_ROWS + 1):
                     block = to.at.append_basic_block("rows")
                     chosen.add_case(I64(num), block)
                     to.at.position_at_end(block)

@@ -58,8 +58,9 @@ def build_target(config: ModelConfig, taps: tuple[int, ...] = ()) -> Target:
     """
     graphdef, _ = graph(config)
 
-    def forward(params, tokens, positions, visible, cache, window, only=None):
-        return nnx.merge(graphdef, params)(tokens, positions, visible, cache, window, taps, only)
+    def forward(params, tokens, positions, visible, cache, window, only=None, present=None):
+        decoder = nnx.merge(graphdef, params)
+        return decoder(tokens, positions, visible, cache, window, taps, only, present)
 
     def logits(params, hidden):
         return nnx.merge(graphdef, params).logits(hidden)
@@ -92,9 +93,11 @@ def build_feature_head(config: FeatureConfig) -> FeatureHead:
     def fuse(params, hidden, taps):
         return nnx.merge(graphdef, params).fuse(hidden, taps)
 
-    def forward(params, tokens, features, positions, visible, cache, window, only=None):
+    def forward(
+        params, tokens, features, positions, visible, cache, window, only=None, present=None
+    ):
         head = nnx.merge(graphdef, params)
-        return head(tokens, features, positions, visible, cache, window, only)
+        return head(tokens, features, positions, visible, cache, window, only, present)
 
     def logits(params, features):
         return nnx.merge(graphdef, params).logits(features)

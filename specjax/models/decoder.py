@@ -92,6 +92,7 @@ def surroundings(
     visible: Bool[Array, "B1 N M"],
     lengths: Int[Array, "B"],
     window: int,
+    present: Bool[Array, "B N"] | None = None,
 ):
     """Return what every layer is told of its nodes: rotary angles, attention mask, slots."""
     angles = None
@@ -102,6 +103,8 @@ def surroundings(
         both = jnp.concatenate(rope_angles(config, positions), axis=-1)
         angles = jnp.split(jax.lax.optimization_barrier(both), 2, axis=-1)
     mask = attention_mask(lengths, visible, window)
+    if present is not None:
+        mask = ops.hide(mask, present)
     first = lengths + (visible.shape[2] - positions.shape[1])
     return angles, mask, first[:, None] + jnp.arange(positions.shape[1])[None]
 
@@ -133,11 +136,16 @@ class Decoder(nnx.Module):
         window: int,
         taps: tuple[int, ...] = (),
         only: Int[Array, "B"] | None = None,
+        present: Bool[Array, "B N"] | None = None,
     ) -> tuple[Output, Cache]:
         x = self.embed_tokens(tokens)
         if self.embed_positions is not None:
             x = x + self.embed_positions(positions + self.config.position_offset)
-        angles, mask, slots = surroundings(self.config, positions, visible, cache.lengths, window)
+        if present is not None:
+            x = ops.blank(x, present)
+        angles, mask, slots = surroundings(
+            self.config, positions, visible, cache.lengths, window, present
+        )
         keys, values, stream = list(cache.keys), list(cache.values), [x]
         for i, layer in enumerate(self.layers):
             last = only if i == len(self.layers) - 1 else None

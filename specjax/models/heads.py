@@ -20,13 +20,17 @@ from specjax.sampling import FORBIDDEN
 from specjax.types import Cache
 
 
-def through(layers, x, config: ModelConfig, positions, visible, cache: Cache, window: int, only):
+def through(
+    layers, x, config: ModelConfig, positions, visible, cache: Cache, window: int, only, present
+):
     """Pass x through a head's blocks, whose keys and values go to the cache.
 
     With ``only`` [B] that node of each row comes out of the last one: the others' keys and values
-    are all that later passes need of them.
+    are all that later passes need of them. Nodes that are not ``present`` are padding.
     """
-    angles, mask, slots = surroundings(config, positions, visible, cache.lengths, window)
+    if present is not None:
+        x = jax.tree.map(lambda leaf: ops.blank(leaf, present), x)
+    angles, mask, slots = surroundings(config, positions, visible, cache.lengths, window, present)
     keys, values = list(cache.keys), list(cache.values)
     for i, layer in enumerate(layers):
         last = only if i == len(layers) - 1 else None
@@ -59,9 +63,11 @@ class Eagle(nnx.Module):
         cache: Cache,
         window: int,
         only: Int[Array, "B"] | None = None,
+        present: Bool[Array, "B N"] | None = None,
     ) -> tuple[Float[Array, "B N1 D"], Cache]:
         x = self.fc(jnp.concatenate([self.embed_tokens(tokens), features], axis=-1))
-        return through(self.layers, x, self.config.block, positions, visible, cache, window, only)
+        where = positions, visible, cache, window, only, present
+        return through(self.layers, x, self.config.block, *where)
 
     def logits(self, features: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
         return self.lm_head(features).astype(jnp.float32)
@@ -118,11 +124,13 @@ class Eagle3(nnx.Module):
             joined = jnp.concatenate(parts, axis=-1)
         return self.fc(joined)
 
-    def __call__(self, tokens, features, positions, visible, cache: Cache, window: int, only=None):
+    def __call__(
+        self, tokens, features, positions, visible, cache: Cache, window: int, only=None,
+        present=None,
+    ):  # fmt: skip
         pair = self.embed_tokens(tokens), features
-        x, cache = through(
-            [self.midlayer], pair, self.config.block, positions, visible, cache, window, only
-        )
+        where = positions, visible, cache, window, only, present
+        x, cache = through([self.midlayer], pair, self.config.block, *where)
         return (self.norm(x) if self.config.norm_output else x), cache
 
     def logits(self, features: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
@@ -161,13 +169,15 @@ class Mtp(nnx.Module):
     def fuse(self, hidden: Float[Array, "B N D"], taps) -> Float[Array, "B N D"]:
         return taps[:, :, 0] if self.config.taps else hidden
 
-    def __call__(self, tokens, features, positions, visible, cache: Cache, window: int, only=None):
+    def __call__(
+        self, tokens, features, positions, visible, cache: Cache, window: int, only=None,
+        present=None,
+    ):  # fmt: skip
         embedding = jnp.where(positions[:, :, None] == 0, 0, self.embed_tokens(tokens))
         pair = [self.enorm(embedding), self.hnorm(features)]
         x = self.eh_proj(jnp.concatenate(pair[:: -1 if self.config.hidden_first else 1], axis=-1))
-        x, cache = through(
-            [self.block], x, self.config.block, positions, visible, cache, window, only
-        )
+        where = positions, visible, cache, window, only, present
+        x, cache = through([self.block], x, self.config.block, *where)
         return self.norm(x), cache
 
     def logits(self, features: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:

@@ -25,7 +25,7 @@ def markov_target(vocab_size: int) -> Target:
     reads no cache and writes none; its one leaf is there for the contract.
     """
 
-    def forward(params, tokens, positions, visible, cache, window, only=None):
+    def forward(params, tokens, positions, visible, cache, window, only=None, present=None):
         return look_up(params, *pick_one(only, (tokens,))), cache
 
     return toy_target(forward, vocab_size)
@@ -41,7 +41,7 @@ def history_target(vocab_size: int) -> Target:
     integers modulo 2^32: exact in any order.
     """
 
-    def forward(params, tokens, positions, visible, cache, window, only=None):
+    def forward(params, tokens, positions, visible, cache, window, only=None, present=None):
         seen = attention_mask(cache.lengths, visible, window)
         first = cache.lengths + (visible.shape[2] - tokens.shape[1])
         slots = first[:, None] + jnp.arange(tokens.shape[1])[None]

@@ -115,9 +115,13 @@ def test_the_law_sees_a_product_whose_order_depends_on_its_shape(monkeypatch):
     finally:
         monkeypatch.undo()
         jax.clear_caches()
-    with pytest.raises(AssertionError):
-        assert_bitwise(alone, only(together, slice(0, 1)))
-        assert_bitwise(drafted, together)
+    differ = [one != other for one, other in zip(drafted.tokens, together.tokens, strict=True)]
+    differ += [
+        (ours != theirs).any()
+        for found, expected in ((alone, together), (drafted, together))
+        for ours, theirs in zip(found.logprobs, expected.logprobs, strict=False)
+    ]
+    assert any(differ)
 
 
 def test_what_others_said_never_changes_the_text():
