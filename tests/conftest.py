@@ -3,12 +3,19 @@
 And a tiny pair of checkpoints.
 """
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
-import jax
-import pytest
-from jaxtyping import install_import_hook
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+if "PYTEST_XDIST_WORKER" in os.environ and hasattr(os, "sched_setaffinity"):
+    # a core for each worker: threads of two that share two cores wait for each other all the time
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[int(WORKER) % len(cores)]})
+
+import jax  # noqa: E402 (counts the cores)
+import pytest  # noqa: E402
+from jaxtyping import install_import_hook  # noqa: E402
 
 install_import_hook("specjax", "beartype.beartype")
 

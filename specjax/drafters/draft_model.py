@@ -58,7 +58,7 @@ def draft_model(
         tokens = jnp.take_along_axis(text.tokens, index, axis=1)
         cache = state.cache._replace(lengths=seen.start)
         fresh = seen.count > 0
-        real = fresh[:, None] & (jnp.arange(wide)[None] <= seen.count[:, None])
+        real = jnp.arange(wide)[None] <= seen.count[:, None]  # one at least: it is there already
         output, cache = model.forward(
             params, tokens, positions, causal(wide), cache, window, seen.count, real
         )

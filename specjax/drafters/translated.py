@@ -35,9 +35,7 @@ class Bilingual(NamedTuple):
 def translated(model: Target, vocab_size: int) -> Target:
     """Build a model that reads and writes another vocabulary of ``vocab_size`` ids."""
 
-    def forward(
-        params: Bilingual, tokens, positions, visible, cache, window, only=None, present=None
-    ):
+    def forward(params: Bilingual, tokens, *where):
         own = params.dictionary.read[tokens]
         return model.forward(params.weights, own, *where)
 

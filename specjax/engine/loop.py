@@ -9,6 +9,7 @@ does takes no time of its own. It learns then that a request has ended when one 
 been asked for, in which that row is idle.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -57,6 +58,11 @@ def run(
         yield from loop.step(max_rounds)
 
 
+def is_scored(progress: Progress) -> bool:
+    """Say whether a request asks for its prompt's log probabilities."""
+    return progress.request.params.prompt_logprobs is not None
+
+
 class Loop:
     """The state of a batch, and what is done with it step by step.
 
@@ -96,8 +102,9 @@ class Loop:
         self.level = plan.levels[0]
         self._watch, self._learn, self._export = watch, learn, export
         self._alternate = alternate
-        self._row: State | None = None  # of the request that is being read
-        self._num_read = 0  # positions of it
+        self._rows: State | None = None  # of the requests that are being read
+        self._group: list[Progress] = []  # whose row is which
+        self._num_read = 0  # positions of each
         self._calm = 0  # rounds for which the batch has been too large
         self._num_unbroken = 0  # positions that were read since the last round
         self._ahead = alternate and driver.ahead
@@ -108,21 +115,31 @@ class Loop:
         answer = self._ask(max_rounds)
         if self._ahead:
             answer, self._answer = self._answer, answer
-        grown, reading = answer(), self.scheduler.reading
-        if reading is not None and self._num_read >= len(reading.request.prompt):
+        grown, reading = answer(), list(self.scheduler.reading)
+        if reading and self._num_read >= len(reading[0].request.prompt):
             self._admit(reading)
         return grown
 
     def _ask(self, max_rounds: int | None) -> Answer:
-        reading = self.scheduler.next()
-        chunk = 0 if reading is None else self._next_chunk(reading)
-        together = self._num_unbroken + chunk
-        patient = self._alternate and self.scheduler.live and together > self.plan.chunks[-1]
-        if reading is None or patient:
+        reading = self.next()
+        chunk = self._next_chunk(reading) if reading else 0
+        unbroken = self._num_unbroken + chunk * len(reading)
+        patient = self._alternate and self.scheduler.live and unbroken > self.plan.chunks[-1]
+        if not reading or patient:
             self._num_unbroken = 0
             return self._run(max_rounds)
-        self._num_unbroken = together
-        return self._read(reading, chunk)
+        self._num_unbroken = unbroken
+        return self._read(chunk)
+
+    def next(self) -> list[Progress]:
+        """Return the requests whose prompts are to be read now."""
+        return self.scheduler.next(self._together)
+
+    def _together(self, waiting: list[Progress]) -> int:
+        """Choose how many of those that come next are read in one pass."""
+        plain = itertools.takewhile(lambda one: not is_scored(one), waiting)
+        lengths = [len(one.request.prompt) for one in plain]
+        return self.plan.together(lengths) if self.driver.ahead else 1
 
     def abort(self, progress: Progress) -> None:
         """Forget a request wherever it is; its slot is free at once."""
@@ -130,37 +147,48 @@ class Loop:
             progress.finish_reason = "abort"
             self._note(progress)
 
-    def _next_chunk(self, progress: Progress) -> int:
-        """Choose how much of a prompt to read next."""
-        scored = progress.request.params.prompt_logprobs is not None
-        left = len(progress.request.prompt) - self._num_read
-        return self.plan.next_chunk(self._num_read, left, scored)
+    def _next_chunk(self, reading: list[Progress]) -> int:
+        """Choose how much of each prompt to read next."""
+        left = max(len(one.request.prompt) for one in reading) - self._num_read
+        if len(reading) > 1:
+            return self.plan.pass_over(len(reading), left)[1]
+        return self.plan.next_chunk(self._num_read, left, is_scored(reading[0]))
 
-    def _read(self, progress: Progress, chunk: int) -> Answer:
-        """Read the next chunk of a prompt; with the last one comes the first token."""
-        request, plan = progress.request, self.plan
-        row, start, length = self._row, self._num_read, len(request.prompt)
-        window = plan.window(start + chunk + 1, request.limit + self.engine.drafter.room)
-        if row is None:
-            row = self.begin(rows.row(request, plan.reading.layout, plan.capacity), window)
-        row = self.driver.fit(row, window)
-        engine = self.reader(window, request.params.prompt_logprobs is not None)
-        row, info, prompt = self.driver.prefill(engine, self._taught(), row, start, chunk)
-        self._row, self._num_read = row, start + chunk
+    def _read(self, chunk: int) -> Answer:
+        """Read the next chunk of prompts; with the last one comes the first token."""
+        state, start, plan = self._rows, self._num_read, self.plan
+        if state is None:
+            self._group = list(self.scheduler.reading)
+        group = self._group
+        longest = max(len(one.request.prompt) for one in group)
+        ever = max(one.request.limit for one in group) + self.engine.drafter.room
+        window = plan.window(start + chunk + 1, ever)
+        if state is None:
+            shape = plan.reading.layout, plan.capacity
+            laid_out = [rows.row(one.request, *shape) for one in group]
+            if len(group) > 1:
+                spare = plan.pass_over(len(group), chunk)[0] - len(group)
+                laid_out += [rows.nobody(*shape)] * spare
+            state = self.begin(rows.beside(laid_out), window)
+        state = self.driver.fit(state, window)
+        engine = self.reader(window, is_scored(group[0]))
+        state, info, prompt = self.driver.prefill(engine, self._taught(), state, start, chunk)
+        self._rows, self._num_read = state, start + chunk
 
         def answer() -> list[Progress]:
-            if progress.finish_reason is not None:
-                return []  # aborted
-            if prompt is not None:
+            left = [(row, one) for row, one in enumerate(group) if one.finish_reason is None]
+            if prompt is not None and left:  # one alone is scored
                 ids, values, ranks = jax.device_get(prompt)
-                real = min(chunk, length - 1 - start)
+                real = min(chunk, longest - 1 - start)
                 scored = list(zip(ids[0], values[0], ranks[0], strict=True))
-                progress.prompt_logprobs += scored[:real]
-            if start + chunk < length:
+                group[0].prompt_logprobs += scored[:real]
+            if start + chunk < longest:
                 return []
-            progress.extend(jax.tree.map(lambda x: x[None], jax.device_get(info)), 0, 1)
-            self._note(progress)
-            return [progress]
+            found = jax.tree.map(lambda x: x[None], jax.device_get(info))
+            for row, one in left:
+                one.extend(found, row, 1)
+                self._note(one)
+            return [one for _, one in left]
 
         return answer
 
@@ -262,17 +290,18 @@ class Loop:
 
     def _where(self, progress: Progress) -> tuple[State, int]:
         """Return the state that holds a request, and its slot there."""
-        state, slot = self._row, 0
-        if progress is not self.scheduler.reading:
+        if progress in self.scheduler.reading:
+            state, slot = self._rows, self._group.index(progress)
+        else:
             state, live = self.state, self.scheduler.live
             slot = next(slot for slot, one in live.items() if one is progress)
         assert state is not None
         return state, slot
 
     def _let_go(self, progress: Progress) -> None:
-        if progress is self.scheduler.reading:
-            self._row, self._num_read = None, 0
         slot = self.scheduler.remove(progress)
+        if not self.scheduler.reading:
+            self._rows, self._num_read = None, 0
         if slot is None or self.state is None:
             return
         if self.scheduler.num_slots == 1:
@@ -281,11 +310,20 @@ class Loop:
         self.state = self.driver.leave(self.state, slot)
         self._lay_out(self.plan.level([one.request for one in self.scheduler.live.values()]))
 
-    def _admit(self, progress: Progress) -> None:
-        """Give the request that has been read a slot, in a batch that is large enough."""
-        scheduler, plan, row = self.scheduler, self.plan, self._row
-        assert row is not None
-        self._row, self._num_read = None, 0
+    def _admit(self, reading: list[Progress]) -> None:
+        """Give the requests that have been read slots."""
+        found, group = self._rows, self._group
+        assert found is not None
+        self._rows, self._num_read = None, 0
+        for one in reading:
+            row = found
+            if len(found.text.reason) > 1:
+                row = self.driver.select(found, np.full(1, group.index(one), np.int32), 1)
+            self._admit_row(one, row)
+
+    def _admit_row(self, progress: Progress, row: State) -> None:
+        """Give a request a slot, in a batch that is large enough."""
+        scheduler, plan = self.scheduler, self.plan
         self._lay_out(
             plan.level([progress.request, *(one.request for one in scheduler.live.values())])
         )
@@ -293,7 +331,7 @@ class Loop:
             row = row._replace(sampling=self.stack([progress.request], self.level))
         if len(scheduler.live) == scheduler.num_slots:
             self._resize(scheduler.larger())
-        slot = scheduler.place()
+        slot = scheduler.place(progress)
         if scheduler.num_slots == 1:
             self.state = row  # a batch of one: copied into another, a request took 1 ms longer
             return

@@ -3,8 +3,8 @@
 ``LLM.generate`` knows its requests and takes the smallest shapes that serve them, compiled when
 they are first met. A service does not know who will come: all its shapes are set beforehand, and
 few, since each takes seconds to compile and about 100 of the 65,530 memory maps of a process:
-2 levels x slots 1, 2, 4, ... x windows, and one per piece of a prompt x windows. That is 49 for 8
-slots and 2,048 tokens, 67 for 64 slots (tests/engine/test_scheduler.py).
+2 levels x slots 1, 2, 4, ... x windows, and one per piece of a prompt x windows. That is 45 for 8
+slots and 2,048 tokens, 63 for 64 slots (tests/engine/test_scheduler.py).
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,11 @@ HISTORY = 64  # rounds per entry of the compiled loop
 # two whole prompts: one by one, the slowest hundredth of 8 clients waited 3.4 times the median.
 CHUNKS = 16, 64, 128, 192, 256, 512
 MOST_PADDING = 48
-# A service compiles these too, for prompts that one piece holds: 128, 144, 160, 176, 192 positions
-# take 15, 16, 17, 18, 19 ms. Not for the ends of longer prompts, where it matters little.
-WHOLE = 144, 160, 176, 208, 224, 240
+# Prompts that are short enough are read side by side: so many, and so many positions in all. Beyond
+# 100 positions the products of a pass are at the processor's rate, and what is left to save is what
+# the host does per pass. A service has one number, since each compiles a program per piece.
+GROUPS, MOST_TOGETHER = (2, 4, 8, 16, 32, 64), 1024
+SERVED_GROUPS, MOST_SERVED_TOGETHER = (4,), 256
 LEAST_WINDOW = 64
 SCORED_CHUNK = 64  # positions: prompt_logprobs look at the whole vocabulary at each of them
 SERVED_WINDOW = 256  # positions: the least; four times as many follow, and so on
@@ -59,7 +61,7 @@ class Plan(NamedTuple):
     levels: tuple[Level, ...]  # of rounds, from lean to full: the first that serves all rows
     num_prompt_logprobs: int | None
     chunks: tuple[int, ...]
-    whole: tuple[int, ...]  # further ones, to read a prompt at once
+    groups: tuple[tuple[int, int], ...]  # (prompts, piece of each) that are read side by side
     scored_chunks: tuple[int, ...]  # of prompts whose log probabilities are asked for
     windows: tuple[int, ...] | None  # None: powers of two, as they are met
     history: int  # most rounds per entry of the compiled loop
@@ -74,7 +76,19 @@ class Plan(NamedTuple):
         """Choose how many positions of a prompt to read, when ``start`` of them have been."""
         if scored:
             return next_chunk(left, self.scored_chunks)
-        return next_chunk(left, self.chunks if start else self.chunks + self.whole)
+        return next_chunk(left, self.chunks)
+
+    def together(self, lengths: Sequence[int]) -> int:
+        """Choose how many of the next prompts to read side by side: they fit one piece each."""
+        best = 1
+        for count, chunk in self.groups:
+            if count <= len(lengths) and max(lengths[:count]) <= chunk:
+                best = max(best, count)
+        return best
+
+    def pass_over(self, count: int, longest: int) -> tuple[int, int]:
+        """Return (prompts, piece of each) of the smallest pass that reads so many at once."""
+        return next((n, c) for n, c in self.groups if n >= count and c >= longest)
 
     def window(self, now: int, ever: int | None = None) -> int:
         """Choose the prefix of the cache to read, when ``now`` positions must fit.
@@ -102,7 +116,7 @@ def fitted(
         levels=(level,),
         num_prompt_logprobs=most(r.params.prompt_logprobs for r in requests),
         chunks=CHUNKS,
-        whole=(),
+        groups=groups(CHUNKS, GROUPS, MOST_TOGETHER),
         scored_chunks=CHUNKS,
         windows=None,
         history=HISTORY,
@@ -118,9 +132,7 @@ def served(
 
     Raises ValueError where ``most_read`` positions (max_num_batched_tokens) hold no chunk.
     """
-    chunks, whole = (
-        tuple(c for c in sizes if most_read is None or c <= most_read) for sizes in (CHUNKS, WHOLE)
-    )
+    chunks = tuple(c for c in CHUNKS if most_read is None or c <= most_read)
     if not chunks:
         raise ValueError(
             f"max_num_batched_tokens={most_read} is less than the smallest piece of a prompt "
@@ -147,13 +159,18 @@ def served(
         levels=(Level(lean, None), everything),
         num_prompt_logprobs=MAX_LOGPROBS,
         chunks=chunks,
-        whole=whole,
+        groups=groups(chunks, SERVED_GROUPS, min(most_read or CHUNKS[-1], MOST_SERVED_TOGETHER)),
         scored_chunks=(min(SCORED_CHUNK, chunks[-1]),),
         windows=(*windows, capacity),
         history=1,
         patience=8,
         worth=0,
     )
+
+
+def groups(chunks: Sequence[int], counts: Sequence[int], most: int) -> tuple[tuple[int, int], ...]:
+    """List the passes over several prompts at once, of so many positions at the most."""
+    return tuple((count, chunk) for count in counts for chunk in chunks if count * chunk <= most)
 
 
 def halves(size: int) -> tuple[int, ...]:

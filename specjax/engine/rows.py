@@ -87,11 +87,27 @@ def row(request: Request, shape: Layout, capacity: int) -> tuple[Text, Sampling,
     return text, sampling_row(request, shape), row_key(request.seed).reshape(1)
 
 
+def beside(
+    each: Sequence[tuple[Text, Sampling, jax.Array]],
+) -> tuple[Text, Sampling, jax.Array]:
+    """Lay rows of one shape side by side, on the host."""
+    if len(each) == 1:
+        return each[0]
+    keys = jnp.concatenate([key for *_, key in each])
+    laid_out = [(text, sampling) for text, sampling, _ in each]
+    return *jax.tree.map(lambda *leaves: np.concatenate(leaves), *laid_out), keys
+
+
 def idle(batch_size: int, shape: Layout, capacity: int) -> tuple[Text, Sampling, jax.Array]:
     """Lay out a batch of idle slots, to be filled by ``cache.admit``."""
+    empty = nobody(shape, capacity)
+    return jax.tree.map(lambda leaf: jnp.repeat(leaf, batch_size, axis=0), empty)
+
+
+def nobody(shape: Layout, capacity: int) -> tuple[Text, Sampling, jax.Array]:
+    """Lay out one idle row."""
     text, sampling, keys = row(NOBODY, shape, capacity)
-    text = text._replace(reason=number(IDLE, np.int32))
-    return jax.tree.map(lambda leaf: jnp.repeat(leaf, batch_size, axis=0), (text, sampling, keys))
+    return text._replace(reason=number(IDLE, np.int32)), sampling, keys
 
 
 def number(value, dtype: type = np.float32) -> Host:

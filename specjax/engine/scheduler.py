@@ -5,7 +5,8 @@ slot is free; how many slots there are follows how many requests run.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import islice
 
 from specjax.engine.rounds import Progress
 
@@ -25,7 +26,7 @@ class Scheduler:
     def __init__(self, sizes: Sequence[int], max_waiting: int | None = None):
         self.sizes, self.max_waiting = tuple(sizes), max_waiting
         self.waiting: deque[Progress] = deque()
-        self.reading: Progress | None = None  # its prompt is being read; a slot is kept for it
+        self.reading: list[Progress] = []  # their prompts are being read; slots are kept for them
         self.live: dict[int, Progress] = {}
         self.num_slots = self.sizes[0]
 
@@ -35,7 +36,7 @@ class Scheduler:
     @property
     def num_running(self) -> int:
         """How many have or will have a slot."""
-        return len(self.live) + (self.reading is not None)
+        return len(self.live) + len(self.reading)
 
     def put(self, requests: Sequence[Progress]) -> None:
         """Queue all of them, or raise ``Full`` and queue none."""
@@ -48,17 +49,22 @@ class Scheduler:
                 )
         self.waiting.extend(requests)
 
-    def next(self) -> Progress | None:
-        """Return the request whose prompt is to be read: the current one, or who comes next."""
-        if self.reading is None and self.waiting and len(self.live) < self.sizes[-1]:
-            self.reading = self.waiting.popleft()
+    def next(self, together: Callable[[list[Progress]], int] = lambda _: 1) -> list[Progress]:
+        """Return the requests whose prompts are to be read: the current ones, or who comes next.
+
+        ``together`` says how many of those that come next are read in one pass.
+        """
+        if not self.reading:
+            first = list(islice(self.waiting, self.sizes[-1] - len(self.live)))
+            count = together(first) if first else 0
+            self.reading = [self.waiting.popleft() for _ in range(count)]
         return self.reading
 
-    def place(self) -> int:
-        """Give the request that has been read the first free slot."""
-        assert self.reading is not None
+    def place(self, progress: Progress) -> int:
+        """Give a request that has been read the first free slot."""
         slot = next(i for i in range(self.num_slots) if i not in self.live)
-        self.live[slot], self.reading = self.reading, None
+        self.reading.remove(progress)
+        self.live[slot] = progress
         return slot
 
     def remove(self, progress: Progress) -> int | None:
@@ -66,8 +72,8 @@ class Scheduler:
         slot = next((slot for slot, one in self.live.items() if one is progress), None)
         if slot is not None:
             del self.live[slot]
-        elif progress is self.reading:
-            self.reading = None
+        elif progress in self.reading:
+            self.reading.remove(progress)
         else:
             self.waiting.remove(progress)
         return slot

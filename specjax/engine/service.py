@@ -206,8 +206,7 @@ class Service:
                     if progress in self._jobs:
                         self._loop.abort(progress)
                         self._deliver(progress)
-                starting = self._scheduler.next()
-                if starting is not None:
+                for starting in self._loop.next():
                     times = self._jobs[starting].ticket.times
                     times.started = times.started or time.perf_counter()
                 if len(self._scheduler) or self._closing:

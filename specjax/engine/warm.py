@@ -13,7 +13,7 @@ from specjax.engine.corpus import Corpus
 from specjax.engine.loop import Loop
 from specjax.engine.plan import Level, Plan
 from specjax.engine.rows import NOBODY
-from specjax.types import IDLE, Engine, State
+from specjax.types import Engine, State
 
 Work = Callable[[], object]
 
@@ -44,6 +44,15 @@ def reading(loop: Loop) -> Iterator[Work]:
                 return loop.driver.prefill(engine, loop.params, row, 0, chunk)
 
             yield read
+    for count, chunk in plan.groups if loop.driver.ahead else ():
+        engine = loop.reader(plan.window(chunk + 1), False)
+
+        def read_together(engine=engine, count=count, chunk=chunk):
+            state = new_row(loop, engine.window, count)
+            state, *rest = loop.driver.prefill(engine, loop.params, state, 0, chunk)
+            return rest, loop.driver.select(state, np.zeros(1, np.int32), 0)
+
+        yield read_together
 
 
 def pieces(plan: Plan, scored: bool) -> set[tuple[int, int]]:
@@ -91,8 +100,7 @@ def rounds(loop: Loop, level: Level) -> Iterator[Work]:
                 yield lambda engine=engine: run(engine)
 
 
-def new_row(loop: Loop, window: int) -> State:
-    """Return an idle row, as prompts are read into."""
-    text, sampling, keys = rows.row(NOBODY, loop.plan.reading.layout, loop.plan.capacity)
-    text = text._replace(reason=rows.number(IDLE, np.int32))
-    return loop.begin((text, sampling, keys), window)
+def new_row(loop: Loop, window: int, count: int = 1) -> State:
+    """Return idle rows, as prompts are read into."""
+    one = rows.nobody(loop.plan.reading.layout, loop.plan.capacity)
+    return loop.begin(rows.beside([one] * count), window)

@@ -15,6 +15,7 @@ from llvmlite import ir
 from specjax.kernels.ir import I32, I64, POINTER, VOID, Value, Writer
 
 VERSION = 0, 3  # of the interface
+PATIENCE, SLEEP = 20_000, 50  # looks at what others do; then microseconds between looks
 
 
 class Struct:
@@ -144,10 +145,15 @@ def write_handler(module: ir.Module, name: str, count_tasks: Callable[[Writer, V
     with to.loop(0, helpers):
         _invoke(to, API.get(to, api, "schedule"), asking)
     to.call("worker", VOID, work)
+    waited = to.variable(zero)
     with to.while_() as unless:
         done = to.at.load_atomic(WORK.field(to, work, "done"), ordering="acquire", align=8, typ=I64)
         unless(to.less(done, num_tasks))
-        to.call("sched_yield", I32)  # where others want the cores, a helper may have lost its own
+        # a helper ends when the caller does, unless it has lost its core to another process
+        turns = to.add(to.read(I64, waited), 1)
+        to.write(turns, waited)
+        with to.at.if_then(to.less(PATIENCE, turns)):
+            to.call("usleep", I32, I32(SLEEP))
     _leave(to, work)
     to.at.ret(nothing)
 

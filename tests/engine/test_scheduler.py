@@ -21,24 +21,33 @@ def requests(number: int) -> list[Progress]:
 def test_first_come_first_served_while_slots_are_free():
     scheduler, asked = Scheduler((1, 2)), requests(3)
     scheduler.put(asked)
-    assert scheduler.next() is asked[0]
-    assert scheduler.next() is asked[0]  # until it has been read
-    assert scheduler.place() == 0
-    assert scheduler.next() is asked[1]
+    assert scheduler.next() == [asked[0]]
+    assert scheduler.next() == [asked[0]]  # until it has been read
+    assert scheduler.place(asked[0]) == 0
+    assert scheduler.next() == [asked[1]]
     assert (scheduler.resize(scheduler.larger()), scheduler.num_slots) == ([0], 2)
-    assert scheduler.place() == 1
-    assert scheduler.next() is None
+    assert scheduler.place(asked[1]) == 1
+    assert scheduler.next() == []
     assert (len(scheduler), scheduler.num_running) == (3, 2)
     assert scheduler.remove(asked[0]) == 0
-    assert scheduler.next() is asked[2]
-    assert scheduler.place() == 0
+    assert scheduler.next() == [asked[2]]
+    assert scheduler.place(asked[2]) == 0
+
+
+def test_prompts_that_are_read_together_keep_a_slot_each():
+    scheduler, asked = Scheduler((1, 2, 4)), requests(6)
+    scheduler.put(asked)
+    assert scheduler.next(lambda waiting: len(waiting) - 1) == asked[:3]  # of the 4 that have room
+    assert (scheduler.num_running, len(scheduler)) == (3, 6)
+    assert scheduler.remove(asked[1]) is None
+    assert scheduler.next() == [asked[0], asked[2]]
 
 
 def test_a_request_may_leave_from_anywhere():
     scheduler, asked = Scheduler((4,)), requests(3)
     scheduler.put(asked)
     scheduler.next()
-    scheduler.place()
+    scheduler.place(asked[0])
     scheduler.next()
     assert scheduler.remove(asked[2]) is None  # waiting
     assert scheduler.remove(asked[1]) is None  # being read
@@ -50,9 +59,9 @@ def test_rows_close_up_when_the_batch_shrinks():
     scheduler, asked = Scheduler((1, 2, 4)), requests(4)
     scheduler.num_slots = 4
     scheduler.put(asked)
-    for _ in asked:
+    for one in asked:
         scheduler.next()
-        scheduler.place()
+        scheduler.place(one)
     scheduler.remove(asked[0])
     scheduler.remove(asked[2])
     assert scheduler.resize(scheduler.smaller()) == [1, 3]
@@ -81,7 +90,7 @@ def test_a_service_has_few_programs(max_model_len, most):
     plan = served(LEAN, max_model_len, 6, 64, None)
     assert plan.windows is not None
     rounds = len(plan.levels) * len(plan.sizes) * len(plan.windows)
-    read = len(pieces(plan, False)) + len(pieces(plan, True))
+    read = len(pieces(plan, False)) + len(pieces(plan, True)) + len(plan.groups)
     assert rounds + read <= most
 
 

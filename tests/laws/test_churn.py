@@ -14,6 +14,7 @@ from specjax.engine.plan import Level, Plan
 from specjax.engine.rounds import Progress
 from specjax.engine.rows import Request, layout
 from specjax.engine.warm import warm
+from specjax.models.parts import pick_one
 from specjax.types import Engine
 from specjax.verify.walk import walk
 from tests.compiles import num_compiled
@@ -43,7 +44,7 @@ def plan(sizes: tuple[int, ...], windows: tuple[int, ...], chunks: tuple[int, ..
         levels=(level,),
         num_prompt_logprobs=None,
         chunks=chunks,
-        whole=(),
+        groups=((2, 16), (4, 16)),
         scored_chunks=(16,),
         windows=windows,
         history=1,
@@ -202,8 +203,10 @@ def test_rows_that_run_wait_for_no_more_than_the_largest_chunk():
 def poisoned():
     """Build a target whose hidden states are NaN wherever it reads token 7."""
 
-    def forward(params, tokens, *rest):
-        output, cache = h.TARGET.forward(params, tokens, *rest)
+    def forward(params, tokens, positions, visible, cache, window, only=None, present=None):
+        where = positions, visible, cache, window, only, present
+        output, cache = h.TARGET.forward(params, tokens, *where)
+        (tokens,) = pick_one(only, (tokens,))
         hidden = jnp.where((tokens == 7)[:, :, None], jnp.nan, output.hidden)
         return output._replace(hidden=hidden), cache
 
