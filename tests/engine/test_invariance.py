@@ -12,6 +12,7 @@ from specjax.types import Engine
 from specjax.verify.rejection import rejection
 from specjax.verify.walk import walk
 from tests.laws import harness as h
+from tests.laws.test_platforms import NO_BITS
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}
 ENGINE = Engine(h.TARGET, ngram(3, 3, 1), walk, 0)
@@ -68,10 +69,12 @@ def test_an_option_of_the_model_says_so_before_weights_are_read(pair, monkeypatc
         LLM(pair.target, speculative_config=many, batch_invariant=True)
 
 
-def test_the_option_changes_nothing_where_it_is_kept(pair):
-    params = SamplingParams(temperature=0.8, seed=3, max_tokens=12, logprobs=2, ignore_eos=True)
-    plain = LLM(pair.target).generate("def f(x):", params)[0].outputs[0]
-    llm = LLM(pair.target, speculative_config=NGRAM, batch_invariant=True)
+@pytest.mark.parametrize("dtype", ["float32", "float16", pytest.param("bfloat16", marks=NO_BITS)])
+def test_the_option_changes_nothing_where_it_is_kept(pair, dtype):
+    """The same text and logprobs plainly and alone, and drafted in a batch that has to grow."""
+    params = SamplingParams(temperature=0.8, seed=3, max_tokens=90, logprobs=2, ignore_eos=True)
+    plain = LLM(pair.target, dtype=dtype).generate("def f(x):", params)[0].outputs[0]
+    llm = LLM(pair.target, dtype=dtype, speculative_config=NGRAM, batch_invariant=True)
     for found in llm.generate(["def f(x):"] * 3, [params] * 3):
         assert found.outputs[0].token_ids == plain.token_ids
         assert found.outputs[0].logprobs == plain.logprobs
