@@ -67,7 +67,7 @@ def add(lowering, scope, eqn, operands, mine):
     weight = scope.get(norm.invars[1]).device
     if len({dtype_of(eqn, 0), dtype_of(eqn, 1), dtype_of(norm, 1)}) > 1:
         raise Unfit(None)  # one dtype for all three; npu_rms_norm takes the pair
-    three = call(npu("npu_add_rms_norm"), *operands, weight, epsilon=literal(norm, "add"))
+    three = call(npu("npu_add_rms_norm"), *operands, weight, epsilon=literal(norm, "scale_rows"))
     y, summed = (call(operator.getitem, three, i) for i in (0, 2))
     scope.done.add(ahead)
     scope.put(norm.outvars[0], y)

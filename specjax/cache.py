@@ -5,7 +5,7 @@ Rollback needs no function: entries past ``lengths`` are garbage, so it is ``len
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, UInt16
+from jaxtyping import Array, Bool, Int, Shaped
 
 from specjax.types import IDLE, Cache, State
 
@@ -61,9 +61,7 @@ def width(state: State) -> int:
     return state.cache.keys[0].shape[2]
 
 
-def resize(
-    leaf: Float[Array, "B H T d"] | UInt16[Array, "B H T d"], capacity: int
-) -> Float[Array, "B H T2 d"] | UInt16[Array, "B H T2 d"]:
+def resize(leaf: Shaped[Array, "B H T d"], capacity: int) -> Shaped[Array, "B H T2 d"]:
     """Give keys or values so many positions a row: the first ones that are there, then zeros."""
     kept = leaf[:, :, :capacity]
     return jnp.pad(kept, ((0, 0), (0, 0), (0, capacity - kept.shape[2]), (0, 0)))

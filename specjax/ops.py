@@ -9,7 +9,7 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, UInt16
+from jaxtyping import Array, Bool, Float, Int, Shaped, UInt16
 
 from specjax import kernels
 from specjax.kernels.primitive import two_forms
@@ -139,8 +139,8 @@ def swiglu(gate: Float[Array, "*lead F"], up: Float[Array, "*lead F"]) -> Float[
 
 def _attention(
     query: Float[Array, "B N H d"],
-    keys: Float[Array, "B KH W d"] | UInt16[Array, "B KH W d"],
-    values: Float[Array, "B KH W e"] | UInt16[Array, "B KH W e"],
+    keys: Shaped[Array, "B KH W d"],
+    values: Shaped[Array, "B KH W e"],
     mask: Bool[Array, "B N W"],
 ) -> Float[Array, "B N H e"]:
     """Attend by two products.
@@ -171,8 +171,8 @@ attend = two_forms("attend", _attention, kernels.attention)
 @jax.jit
 def attention(
     query: Float[Array, "B N H d"],
-    keys: Float[Array, "B KH W d"] | UInt16[Array, "B KH W d"],
-    values: Float[Array, "B KH W e"] | UInt16[Array, "B KH W e"],
+    keys: Shaped[Array, "B KH W d"],
+    values: Shaped[Array, "B KH W e"],
     mask: Bool[Array, "B N W"],
 ) -> Float[Array, "B N H e"]:
     """Attend to the cache's window, scaled by d ** -0.5; query heads share key heads in groups.
@@ -184,10 +184,8 @@ def attention(
 
 @jax.jit
 def write_kv(
-    leaf: Float[Array, "B H T d"] | UInt16[Array, "B H T d"],
-    new: Float[Array, "B N H d"],
-    slots: Int[Array, "B N"],
-) -> Float[Array, "B H T d"] | UInt16[Array, "B H T d"]:
+    leaf: Shaped[Array, "B H T d"], new: Float[Array, "B N H d"], slots: Int[Array, "B N"]
+) -> Shaped[Array, "B H T d"]:
     """Write node n of row b into slot ``slots[b, n]``; slots past the capacity are dropped.
 
     One batched scatter: under donation it updates the leaf in place.

@@ -7,7 +7,7 @@ layers, P positions observed at once. What lies past a length is garbage.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 
 PyTree = Any
 
@@ -30,8 +30,8 @@ class Cache(NamedTuple):
     Latent attention (``models.latent``) reads its values from its keys: those leaves have e = 0.
     """
 
-    keys: tuple[Float[Array, "B H T d"], ...]
-    values: tuple[Float[Array, "B H T e"], ...]
+    keys: tuple[Shaped[Array, "B H T d"], ...]  # floats, or bfloat16's bits (``ops.BITS``)
+    values: tuple[Shaped[Array, "B H T e"], ...]
     lengths: Int[Array, "B"]
 
 

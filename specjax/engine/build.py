@@ -1,6 +1,7 @@
 """From folders and options to an ``Engine`` and its ``Params``."""
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from specjax.drafters.tree import Tree
 from specjax.engine import extraction
 from specjax.engine.corpus import Corpus
 from specjax.engine.corpus_file import load as load_corpus
-from specjax.engine.device import inference_form, shard
+from specjax.engine.device import shard
 from specjax.engine.rule_options import LOSSY
 from specjax.engine.speculative import MODEL_FREE, SpeculativeConfig, predicted
 from specjax.engine.tokenizer import Tokenizer, has_tokenizer, load_tokenizer
@@ -61,25 +62,16 @@ def describe(
     dtype: str,
     max_model_len: int | None = None,
     tokenizer: str | Path | None = None,
-    *,
-    own_form: bool = False,
+    form: Callable[[ModelConfig], ModelConfig] = lambda config: config,
 ) -> Model:
     """Read everything about a checkpoint but its weights, refusing what is not implemented.
 
-    ``tokenizer`` is a folder that has one, by default the checkpoint's own; ``own_form`` as in
-    ``device.has_own_form``.
+    ``tokenizer`` is a folder that has one, by default the checkpoint's own; ``form`` says how the
+    weights will be laid out.
     """
     folder = resolve(model)
-    config = describe_config(folder, dtype, max_model_len, own_form=own_form)
-    return Model(folder, config, load_tokenizer(resolve(tokenizer or folder), folder))
-
-
-def describe_config(
-    folder: Path, dtype: str, max_model_len: int | None, *, own_form: bool
-) -> ModelConfig:
-    """Read what a decoder is, laid out as asked."""
     config, _ = read_config(folder, dtype=dtype, max_model_len=max_model_len)
-    return inference_form(config) if own_form else config
+    return Model(folder, form(config), load_tokenizer(resolve(tokenizer or folder), folder))
 
 
 def describe_draft(
@@ -88,8 +80,8 @@ def describe_draft(
     dtype: str,
     max_model_len: int | None = None,
     *,
+    form: Callable[[ModelConfig], ModelConfig] = lambda config: config,
     heterogeneous: bool,
-    own_form: bool = False,
 ) -> Model:
     """Describe a draft model; one whose folder has no tokenizer reads the target's tokens.
 
@@ -97,9 +89,9 @@ def describe_draft(
     """
     folder = resolve(model)
     if has_tokenizer(folder):
-        draft = describe(folder, dtype, max_model_len, own_form=own_form)
+        draft = describe(folder, dtype, max_model_len, form=form)
         return match(target, draft, heterogeneous=heterogeneous)
-    config = describe_config(folder, dtype, max_model_len, own_form=own_form)
+    config, _ = read_config(folder, dtype=dtype, max_model_len=max_model_len)
     if heterogeneous:
         raise ValueError(
             f"use_heterogeneous_vocab needs the draft model's own tokenizer, and there is none in "
@@ -111,7 +103,7 @@ def describe_draft(
             f"{target.config.vocab_size} tokens, the draft model {config.vocab_size}. Add its "
             "tokenizer.json, or use a draft model of the same vocabulary."
         )
-    return Model(folder, config, target.tokenizer)
+    return Model(folder, form(config), target.tokenizer)
 
 
 def match(target: Model, draft: Model, *, heterogeneous: bool) -> Model:

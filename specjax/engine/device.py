@@ -97,9 +97,11 @@ def has_own_form(mesh: Mesh, device: str) -> bool:
     return mesh.size == 1 and device not in BRIDGED
 
 
-def inference_form(config: ModelConfig) -> ModelConfig:
-    """Lay a model out for inference on one device."""
-    on_cpu = jax.default_backend() == "cpu"
+def inference_form(config: ModelConfig, mesh: Mesh, device: str) -> ModelConfig:
+    """Lay a model out for inference, if ``has_own_form``."""
+    if not has_own_form(mesh, device):
+        return config
+    on_cpu = mesh.devices.flat[0].platform == "cpu"
     bits = "uint16" if on_cpu and config.dtype == "bfloat16" else None
     return dataclasses.replace(config, joined=True, cache_dtype=bits)
 

@@ -27,6 +27,7 @@ from specjax.engine.device import (
     choose_driver,
     choose_dtype,
     has_own_form,
+    inference_form,
     name_platform,
 )
 from specjax.engine.intake import Prompt
@@ -111,8 +112,8 @@ class LLM:
         )
         self.connector = read_connector(kv_transfer_config, self.speculative_config)
         dtype = choose_dtype(dtype, mesh, device)
-        own_form = has_own_form(mesh, device)
-        target, draft = self._describe(model, tokenizer, dtype, max_model_len, own_form)
+        form = partial(inference_form, mesh=mesh, device=device)
+        target, draft = self._describe(model, tokenizer, dtype, max_model_len, form)
         for described in (target, draft):
             if isinstance(described, Model):
                 check_divisible(described.config, mesh)
@@ -152,7 +153,7 @@ class LLM:
             check_batch_invariant(platform, mesh.size, configs, self.schedule, learns=learns)
         self.driver, self.params = choose_driver(
             device,
-            load(target, draft, mesh, keep_dtype=own_form),
+            load(target, draft, mesh, keep_dtype=has_own_form(mesh, device)),
             host_drafter=draft is None and not self.connector,
         )
         self.counters = SpecDecodeCounters.zeros(self.engine.drafter.depth)
@@ -258,10 +259,10 @@ class LLM:
         return self.intake.tokenizer
 
     def _describe(
-        self, model, tokenizer, dtype: str, max_model_len: int | None, own_form: bool
+        self, model, tokenizer, dtype: str, max_model_len: int | None, form
     ) -> tuple[Model, Model | Head | None]:
         """Read what target and draft are, and check that they fit, before any weight."""
-        target = describe(model, dtype, max_model_len, tokenizer, own_form=own_form)
+        target = describe(model, dtype, max_model_len, tokenizer, form)
         if target.tokenizer.vocab_size > target.config.vocab_size:
             raise ValueError(
                 f"the tokenizer has {target.tokenizer.vocab_size} tokens, the model only "
@@ -274,7 +275,7 @@ class LLM:
             return target, describe_head(target, config)
         heterogeneous = config.use_heterogeneous_vocab
         facts = target, str(config.model), dtype, max_model_len
-        return target, describe_draft(*facts, heterogeneous=heterogeneous, own_form=own_form)
+        return target, describe_draft(*facts, form=form, heterogeneous=heterogeneous)
 
     def _read(self, prompts, sampling_params) -> list[tuple[Prompt, list[Request]]]:
         """Validate prompts and parameters and make one request per sample."""

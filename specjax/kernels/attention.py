@@ -11,7 +11,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Shaped
 from llvmlite import ir
 
 from specjax.kernels.call import argument, dim, register, result
@@ -24,8 +24,8 @@ GROUP = 4  # vectors of positions for which the maximum is found at once
 
 def attention(
     query: Float[Array, "B N H d"],
-    keys: Float[Array, "B KH T d"],
-    values: Float[Array, "B KH T e"],
+    keys: Shaped[Array, "B KH T d"],
+    values: Shaped[Array, "B KH T e"],
     mask: Bool[Array, "B N W"],
 ) -> Float[Array, "B N H e"]:
     """Attend on the CPU, in float32 whatever the types; rows that see nothing get zeros."""
@@ -194,10 +194,10 @@ def write_row(module: ir.Module, dtype: str, size: int, size_out: int) -> None:
                         read_value = read(value, i, mask, dtype)
                         to.write(to.fma(prob, read_value, to.read(VECTOR, place)), place)
     whole = to.read(VECTOR, total)
-    seen_any = to.at.fcmp_ordered(">", whole, zero)
+    nothing = to.at.fcmp_ordered("==", whole, zero)
     for c, (i, mask) in enumerate(results):
         sum = to.at.fadd(to.read(VECTOR, mixed[c][0]), to.read(VECTOR, mixed[c][1]))
-        found = to.at.select(seen_any, to.at.fdiv(sum, whole), zero)
+        found = to.at.select(nothing, zero, to.at.fdiv(sum, whole))
         place = to.place(out, i, 4)
         to.store(found, place, mask)
     to.at.ret_void()

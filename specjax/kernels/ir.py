@@ -191,7 +191,8 @@ class Writer:
         wide = ir.VectorType(I32, LANES)
         bits = self.at.shl(self.at.fptosi(n, wide), ir.Constant(wide, [23] * LANES))
         found = self.at.bitcast(self.at.add(self.at.bitcast(y, wide), bits), VECTOR)
-        return self.at.select(low, ir.Constant(VECTOR, None), found)
+        found = self.at.select(low, ir.Constant(VECTOR, None), found)
+        return self.at.select(self.at.fcmp_unordered("uno", x, x), x, found)  # no number: stays so
 
     def fma(self, a: Value, b: Value, c: Value) -> Value:
         """Return a * b + c, rounded once."""

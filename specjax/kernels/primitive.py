@@ -24,6 +24,9 @@ def two_forms(name: str, plain: Callable, cpu: Callable) -> Callable:
         devices = getattr(context.module_context.axis_context, "num_devices", 1)
         return (in_kernel if devices == 1 else in_xla)(context, *operands)
 
+    def differentiate(primals, tangents):
+        return jax.jvp(plain, primals, tuple(map(ad.instantiate_zeros, tangents)))
+
     def batch(arrays, axes):
         return jax.vmap(plain, in_axes=axes)(*arrays), 0
 
@@ -35,6 +38,6 @@ def two_forms(name: str, plain: Callable, cpu: Callable) -> Callable:
     primitive.def_abstract_eval(abstract)
     mlir.register_lowering(primitive, in_xla)
     mlir.register_lowering(primitive, lower, platform="cpu")
-    ad.primitive_jvps[primitive] = lambda primals, tangents: jax.jvp(plain, primals, tangents)
+    ad.primitive_jvps[primitive] = differentiate
     batching.primitive_batchers[primitive] = batch
     return primitive.bind

@@ -12,7 +12,6 @@ from specjax.types import Engine
 from specjax.verify.rejection import rejection
 from specjax.verify.walk import walk
 from tests.laws import harness as h
-from tests.laws.test_platforms import NO_BITS
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}
 ENGINE = Engine(h.TARGET, ngram(3, 3, 1), walk, 0)
@@ -69,7 +68,7 @@ def test_an_option_of_the_model_says_so_before_weights_are_read(pair, monkeypatc
         LLM(pair.target, speculative_config=many, batch_invariant=True)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", pytest.param("bfloat16", marks=NO_BITS)])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_the_option_changes_nothing_where_it_is_kept(pair, dtype):
     """The same text and logprobs plainly and alone, and drafted in a batch that has to grow."""
     params = SamplingParams(temperature=0.8, seed=3, max_tokens=90, logprobs=2, ignore_eos=True)

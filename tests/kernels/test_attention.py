@@ -57,7 +57,6 @@ def test_large_scores_neither_overflow_nor_vanish():
     np.testing.assert_allclose(kernels.attention(*inputs), exact(*inputs), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.xfail(strict=True, reason="kernels/attention.py: its annotations lack uint16")
 def test_a_cache_of_bits_is_one_of_bfloat16():
     query, keys, values, mask = example((2, 3, 4, 2, 40, 16, 16), "bfloat16")
     found = ops.attention(query, ops.to_bits(keys), ops.to_bits(values), mask)
@@ -99,7 +98,6 @@ def test_a_row_has_the_same_bits_in_any_company(dtype):
     np.testing.assert_array_equal(second, expected[:, :, 2:])
 
 
-@pytest.mark.xfail(strict=True, reason="primitive.py: an operand that is held still")
 def test_gradients_and_vmap_are_those_of_the_plain_form():
     query, keys, values, mask = example((2, 3, 4, 2, 20, 8, 8))
 

@@ -68,7 +68,6 @@ def test_rows_of_zeros_are_rows_like_others():
     np.testing.assert_array_equal(kernels.linear(one, weight)[0], weight[:, 69])
 
 
-@pytest.mark.xfail(strict=True, reason="primitive.py: an operand that is held still")
 def test_gradients_and_vmap_are_those_of_the_plain_form():
     x, weight = draw(1, (2, 5, 24)), draw(2, (7, 24))
 

@@ -46,7 +46,6 @@ def test_rows_are_summed_up_in_one_order():
         np.testing.assert_array_equal(ops.log_softmax(x[:size]), ops.log_softmax(x)[:size])
 
 
-@pytest.mark.xfail(strict=True, reason="primitive.py: an operand that is held still")
 def test_gradients_and_vmap_are_those_of_the_plain_form():
     x, scale = draw(1, (3, 6, 20)), draw(2, (20,))
 

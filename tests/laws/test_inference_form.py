@@ -10,7 +10,6 @@ from specjax.drafters.draft_model import draft_model
 from specjax.models.build import build_target, init_params
 from specjax.types import Params
 from tests.laws import harness as h
-from tests.laws.test_platforms import NO_BITS
 from tests.laws.test_same_text import assert_bitwise, only
 
 JOINED = dataclasses.replace(h.TINY, joined=True)
@@ -31,9 +30,7 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=NO_BITS if name == "bfloat16" else ()) for name in FORMS]
-)
+@pytest.mark.parametrize("name", FORMS)
 def test_no_batch_window_chunk_or_drafter_changes_text_or_logits(name):
     config, stored = FORMS[name]
     target = build_target(config, h.TAPS)

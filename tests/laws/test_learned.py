@@ -75,7 +75,7 @@ def test_neither_slot_nor_mates_change_what_a_ratio_rule_says(name):
 
 
 def test_latent_attention_and_experts_keep_the_laws():
-    """1, 5 and 9 (not bitwise) for DeepSeek's target: trees that move the cache, chunks, a row alone."""
+    """1, 5 and 9 (not bitwise) for DeepSeek's: trees that move the cache, chunks, a row alone."""
     target, rows = build_target(h.LATENT), h.random_rows(4, seed=3)
     params = Params(init_params(h.LATENT, jax.random.key(4)), None)
     plain = h.run(h.PLAIN, rows, target=target, params=params)

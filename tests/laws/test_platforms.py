@@ -22,7 +22,6 @@ from tests.laws import harness as h
 
 OURS = "specjax_"  # what the names of our machine code begin with
 ELSEWHERE = "cuda", "tpu"
-NO_BITS = pytest.mark.xfail(strict=True, reason="kernels/attention.py: annotations lack uint16")
 DRAFTERS = {"plain": h.PLAIN, "listener": h.LISTENER, **h.CHAINS, **h.GROWN}
 
 
@@ -82,7 +81,7 @@ def drafters(config: ModelConfig) -> dict[str, tuple[Drafter, PyTree]]:
 
 
 @pytest.mark.parametrize("name", ["ngram", "draft_model", "mtp"])
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=NO_BITS)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_form_for_inference_lowers_for_every_platform(name, dtype):
     """Matrices joined, weights bfloat16 as stored; of bfloat16 a CPU caches the bits."""
     config = dataclasses.replace(h.TINY, joined=True, dtype=dtype)
