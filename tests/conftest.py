@@ -36,6 +36,7 @@ AS_SHIPPED = (
     "tests/test_notebooks.py",
     "tests/oracle/",
     "tests/laws/",
+    "tests/kernels/",
     "tests/bridge/",
     "tests/audit/",
     "tests/bench/",

@@ -71,6 +71,10 @@ class Arm(Protocol):
         """Return the logprob of tokens after a prompt, all read as one."""
         ...
 
+    def greedy(self, prompt: str, tokens: int) -> tuple[Sequence[int], Sequence[float] | None]:
+        """Return the most likely continuation, and its logprobs if it tells any."""
+        ...
+
 
 def parse_arm(text: str) -> Spec:
     """Read one --arm. Raises ValueError, with an example, for what is none."""

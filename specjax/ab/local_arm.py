@@ -14,7 +14,7 @@ from specjax.ab.records import Record, failed
 from specjax.engine.llm import LLM
 from specjax.engine.params import SamplingParams
 from specjax.engine.progress import bar
-from specjax.engine.service import Failed, Full, Service
+from specjax.engine.service import Failed, Full, Service, Ticket
 from specjax.metrics import SpecDecodeCounters
 
 
@@ -91,16 +91,25 @@ class LocalArm:
         """Return the logprob of tokens after a prompt."""
         ids = [*self.llm.get_tokenizer().encode(prompt), *tokens]
         params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
-
-        async def read():
-            (ticket,) = self.service.submit({"prompt_token_ids": ids}, params)
-            async for _ in ticket:
-                pass
-            return ticket.prompt_logprobs()
-
-        said = asyncio.run(read()) or []
+        said = self._finish(ids, params).prompt_logprobs() or []
         places = range(len(ids) - len(tokens), len(ids))
         return [(said[i] or {})[ids[i]].logprob for i in places]
+
+    def greedy(self, prompt: str, tokens: int) -> tuple[Sequence[int], Sequence[float] | None]:
+        """Return the most likely continuation and its logprobs."""
+        params = SamplingParams(temperature=0.0, max_tokens=tokens, logprobs=0)
+        done = self._finish(self.llm.get_tokenizer().encode(prompt), params).completion()
+        said = zip(done.token_ids, done.logprobs or (), strict=True)
+        return done.token_ids, [entry[token].logprob for token, entry in said]
+
+    def _finish(self, ids: Sequence[int], params: SamplingParams) -> Ticket:
+        async def wait() -> Ticket:
+            (ticket,) = self.service.submit({"prompt_token_ids": list(ids)}, params)
+            async for _ in ticket:
+                pass
+            return ticket
+
+        return asyncio.run(wait())
 
 
 @contextmanager

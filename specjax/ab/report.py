@@ -16,6 +16,7 @@ from rich.table import Table
 from specjax.ab.compare import Comparison, by_load, compare
 from specjax.ab.measures import Measures, measure
 from specjax.ab.records import Log, Record, Unit
+from specjax.audit.greedy import BITWISE, is_equal
 from specjax.files import write_atomically, write_json
 from specjax.markdown import table as markdown_table
 from specjax.theory.intervals import Interval
@@ -225,9 +226,15 @@ def sentences(found: Findings) -> list[str]:
                 + ("" if one.tpot_gain is None else f", {one.tpot_gain.estimate:.2f}x measured")
             )
     bugs = [one for one in found.log.triage if not one.passed]
-    near = len(found.log.triage) - len(bugs)
+    equal = [one for one in found.log.triage if is_equal(one.verdict)]
+    near = len(found.log.triage) - len(bugs) - len(equal)
     if near:
         said.append(f"{near} greedy texts part at a near tie (rounding)")
+    if equal:
+        num = sum(one.verdict.startswith(BITWISE) for one in equal)
+        said.append(
+            f"{len(equal)} equal greedy texts written again: {num} with bitwise equal logprobs"
+        )
     said += [f"{one.dataset} {one.prompt}, {one.arm}: {one.verdict}" for one in bugs]
     return said
 

@@ -71,6 +71,10 @@ class ServerArm:
         """Return the logprob of tokens after a prompt (echo with logprobs)."""
         return [one.logprob for one in self.server.score(self.server.encode(prompt), tokens)]
 
+    def greedy(self, prompt: str, tokens: int) -> tuple[Sequence[int], Sequence[float] | None]:
+        """Return the most likely continuation, and its logprobs if the server tells them."""
+        return self.server.greedy(prompt, tokens)
+
     def _open(self) -> aiohttp.ClientSession:
         if self._client is None:
             self._client = client.open_client(

@@ -97,10 +97,12 @@ class Server:
                 tell(len(texts))
         return counts
 
-    def greedy(self, prompt: str, tokens: int) -> tuple[int, ...]:
-        """Return the most likely continuation, token by token."""
-        (choice,) = self._complete({"prompt": prompt, "max_tokens": tokens, "temperature": 0.0})
-        return self._ids(choice)[:tokens]
+    def greedy(self, prompt: str, tokens: int) -> tuple[tuple[int, ...], tuple[float, ...] | None]:
+        """Return the most likely continuation, token by token, with logprobs if the server says."""
+        asked = {"prompt": prompt, "max_tokens": tokens, "temperature": 0.0, "logprobs": 1}
+        (choice,) = self._complete(asked)
+        said = (choice.get("logprobs") or {}).get("token_logprobs")
+        return self._ids(choice)[:tokens], None if said is None else tuple(said)[:tokens]
 
     def encode(self, prompt: str) -> tuple[int, ...]:
         """Return the prompt's token ids."""

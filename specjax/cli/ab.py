@@ -147,7 +147,7 @@ def run(
             start_log(path, running.describe(specs, setting, plan, command))
             log = read_log(path)
         log = running.run(path, log, setting, plan, typer.echo, progress)
-        if temperature == 0:
+        if temperature == 0 and not chat:
             log = explain_differences(path, log, arms, datasets)
     report(log, out)
 

@@ -79,6 +79,13 @@ def gather(
     tensor_parallel_size: Annotated[
         int, typer.Option("--tensor-parallel-size", "-tp", help="Devices that share the weights.")
     ] = 1,
+    batch_invariant: Annotated[
+        bool,
+        typer.Option(
+            "--batch-invariant",
+            help="Refuse to run where a text may depend on the batch (VLLM_BATCH_INVARIANT=1).",
+        ),
+    ] = False,
     quantization: Annotated[str | None, typer.Option(hidden=True)] = None,
     speculative_model: Annotated[
         str | None,
@@ -137,6 +144,7 @@ def gather(
         "max_num_seqs": max_num_seqs,
         "device": device,
         "tensor_parallel_size": tensor_parallel_size,
+        "batch_invariant": batch_invariant,
         "quantization": quantization,
         **older,
         **dict.fromkeys(engine_only or (), True),

@@ -24,7 +24,7 @@ from specjax.engine.corpus_file import load as load_corpus
 from specjax.engine.device import shard
 from specjax.engine.rule_options import LOSSY
 from specjax.engine.speculative import MODEL_FREE, SpeculativeConfig, predicted
-from specjax.engine.tokenizer import Tokenizer, load_tokenizer
+from specjax.engine.tokenizer import Tokenizer, has_tokenizer, load_tokenizer
 from specjax.engine.vocabulary import Vocabulary, check_same, find_shared
 from specjax.models.build import HeadConfig, build_feature_head, build_stages, build_target
 from specjax.types import Drafter, Engine, Params, PyTree, Rule, Target
@@ -37,7 +37,7 @@ from specjax.verify.typical import typical
 from specjax.verify.walk import walk
 from specjax.weights.heads import load_head, read_head_config
 from specjax.weights.hf_config import read_config
-from specjax.weights.load import load_params
+from specjax.weights.load import check_headers, load_params
 
 
 class Head(NamedTuple):
@@ -71,7 +71,39 @@ def describe(
     """
     folder = resolve(model)
     config, _ = read_config(folder, dtype=dtype, max_model_len=max_model_len)
-    return Model(folder, form(config), load_tokenizer(resolve(tokenizer or folder)))
+    return Model(folder, form(config), load_tokenizer(resolve(tokenizer or folder), folder))
+
+
+def describe_draft(
+    target: Model,
+    model: str | Path,
+    dtype: str,
+    max_model_len: int | None = None,
+    *,
+    form: Callable[[ModelConfig], ModelConfig] = lambda config: config,
+    heterogeneous: bool,
+) -> Model:
+    """Describe a draft model; one whose folder has no tokenizer reads the target's tokens.
+
+    Raises ValueError when the vocabularies do not fit.
+    """
+    folder = resolve(model)
+    if has_tokenizer(folder):
+        draft = describe(folder, dtype, max_model_len, form=form)
+        return match(target, draft, heterogeneous=heterogeneous)
+    config, _ = read_config(folder, dtype=dtype, max_model_len=max_model_len)
+    if heterogeneous:
+        raise ValueError(
+            f"use_heterogeneous_vocab needs the draft model's own tokenizer, and there is none in "
+            f"{folder}: add its tokenizer.json."
+        )
+    if config.vocab_size != target.config.vocab_size:
+        raise ValueError(
+            f"no tokenizer in {folder}, and the target's does not fit: {target.folder} has "
+            f"{target.config.vocab_size} tokens, the draft model {config.vocab_size}. Add its "
+            "tokenizer.json, or use a draft model of the same vocabulary."
+        )
+    return Model(folder, form(config), target.tokenizer)
 
 
 def match(target: Model, draft: Model, *, heterogeneous: bool) -> Model:
@@ -255,7 +287,7 @@ def choose_rule(config: SpeculativeConfig, drafter: Drafter) -> Rule:
 def load(
     target: Model, draft: Model | Head | None, mesh: Mesh, *, keep_dtype: bool = False
 ) -> Params:
-    """Read the weights, after everything that can be refused has been.
+    """Read the weights, after everything that can be refused has been: a draft model's too.
 
     A head is small and lies whole on each device. ``keep_dtype`` is that of ``load_params``.
     """
@@ -266,6 +298,8 @@ def load(
         params = params if mesh.size == 1 else shard(params, mesh)
         return params if model.dictionary is None else Bilingual(params, model.dictionary)
 
+    if isinstance(draft, Model):
+        check_headers(draft.folder, draft.config)
     weights = read(target)
     if isinstance(draft, Head):
         place = mesh.devices.flat[0] if mesh.size == 1 else NamedSharding(mesh, PartitionSpec())

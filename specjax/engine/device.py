@@ -84,6 +84,11 @@ def choose_dtype(dtype: str, mesh: Mesh, device: str = "auto") -> str:
     return "float32" if dtype == "auto" and on_cpu else dtype
 
 
+def name_platform(device: str, mesh: Mesh) -> str:
+    """Return jax's name of the platform that computes, or npu_bridge's of its device."""
+    return device if device in BRIDGED else mesh.devices.flat[0].platform
+
+
 def has_own_form(mesh: Mesh, device: str) -> bool:
     """Say whether weights are laid out for inference: joined, and as a file stores them on a CPU.
 

@@ -22,7 +22,7 @@ ENGINE_ONLY = (
 )  # fmt: skip
 LLM_OPTIONS = (
     "model", "tokenizer", "speculative_config", "dtype", "max_model_len", "max_num_seqs", "seed",
-    "tensor_parallel_size", "device", "quantization", "kv_transfer_config",
+    "tensor_parallel_size", "device", "quantization", "kv_transfer_config", "batch_invariant",
 )  # fmt: skip
 LEGACY = {  # LLM keyword -> speculative_config key
     "speculative_model": "model",

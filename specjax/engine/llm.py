@@ -15,9 +15,9 @@ from specjax.engine.build import (
     build_engine,
     build_schedule,
     describe,
+    describe_draft,
     describe_head,
     load,
-    match,
 )
 from specjax.engine.connector import read_connector, transfer_params
 from specjax.engine.corpus import follow
@@ -28,8 +28,10 @@ from specjax.engine.device import (
     choose_dtype,
     has_own_form,
     inference_form,
+    name_platform,
 )
 from specjax.engine.intake import Prompt
+from specjax.engine.invariance import check_batch_invariant
 from specjax.engine.legacy import accept_engine_only, translate_legacy
 from specjax.engine.outputs import RequestOutput
 from specjax.engine.params import SamplingParams
@@ -63,6 +65,11 @@ class LLM:
             or "torch-cpu" (the same program in torch, on the CPU).
         kv_transfer_config: where method "extract_hidden_states" saves; each output's
             ``kv_transfer_params["hidden_states_path"]`` then names a file.
+        batch_invariant: insist that a request's text and log probabilities are bitwise the same
+            for any batch, and with any drafter whose draft_sample_method is not "probabilistic".
+            On one CPU they are in any case, so this changes nothing; where they are not (other
+            platforms, several devices, latent attention, experts) it is refused. vLLM's word is
+            the environment variable ``VLLM_BATCH_INVARIANT=1``.
 
     The text never depends on the drafter (same seed, same text), unless
     ``draft_sample_method="probabilistic"`` asks for rejection sampling or
@@ -84,6 +91,7 @@ class LLM:
         device: str = "auto",
         quantization: str | None = None,
         kv_transfer_config: Mapping[str, Any] | str | None = None,
+        batch_invariant: bool | None = None,
         **options: Any,
     ):
         legacy = translate_legacy(options, speculative_config)
@@ -137,6 +145,12 @@ class LLM:
         self.engine = build_engine(target, draft, self.speculative_config)
         self.schedule = build_schedule(self.engine, draft, self.speculative_config)
         self.corpus = build_corpus(self.speculative_config, target.tokenizer)
+        if batch_invariant:
+            described = {"target": target} if draft is None else {"target": target, "draft": draft}
+            configs = {name: one.config for name, one in described.items()}
+            learns = self.corpus is not None
+            platform = name_platform(device, mesh)
+            check_batch_invariant(platform, mesh.size, configs, self.schedule, learns=learns)
         self.driver, self.params = choose_driver(
             device,
             load(target, draft, mesh, keep_dtype=has_own_form(mesh, device)),
@@ -259,8 +273,9 @@ class LLM:
             return target, None
         if config.method != "draft_model":
             return target, describe_head(target, config)
-        draft = describe(str(config.model), dtype, max_model_len, form=form)
-        return target, match(target, draft, heterogeneous=config.use_heterogeneous_vocab)
+        heterogeneous = config.use_heterogeneous_vocab
+        facts = target, str(config.model), dtype, max_model_len
+        return target, describe_draft(*facts, form=form, heterogeneous=heterogeneous)
 
     def _read(self, prompts, sampling_params) -> list[tuple[Prompt, list[Request]]]:
         """Validate prompts and parameters and make one request per sample."""

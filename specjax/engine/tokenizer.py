@@ -90,8 +90,17 @@ class Tokenizer:
         return render_chat(chat_template, messages, variables)
 
 
-def load_tokenizer(folder: str | Path) -> Tokenizer:
+def has_tokenizer(folder: str | Path) -> bool:
+    """Say whether a folder has what ``load_tokenizer`` reads."""
+    files = Path(folder) / "tokenizer.json", Path(folder) / "vocab.json"
+    return files[0].is_file() or (files[1].is_file() and (Path(folder) / "merges.txt").is_file())
+
+
+def load_tokenizer(folder: str | Path, model: str | Path | None = None) -> Tokenizer:
     """Load tokenizer.json, or vocab.json + merges.txt (byte-level BPE: GPT-2, OPT, Qwen).
+
+    ``model`` is the folder of the checkpoint that it serves, whose config names further ids that
+    end a text; by default the same.
 
     Raises:
         ValueError: none of these files, or a malformed one.
@@ -116,7 +125,7 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
     decoder = backend.get_added_tokens_decoder()
     return Tokenizer(
         backend=backend,
-        eos_ids=_eos_ids(folder, backend, special_tokens.get("eos_token")),
+        eos_ids=_eos_ids(Path(model or folder), backend, special_tokens.get("eos_token")),
         special_tokens=special_tokens,
         special_ids=frozenset(i for i, token in decoder.items() if token.special),
         chat_templates=load_chat_templates(folder, config),
@@ -137,9 +146,10 @@ def load_generation_config(folder: str | Path) -> dict[str, Any]:
 
 def _load_backend(folder: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
     path, vocab, merges = (folder / n for n in ("tokenizer.json", "vocab.json", "merges.txt"))
-    if not path.is_file() and not (vocab.is_file() and merges.is_file()):
+    if not has_tokenizer(folder):
         raise ValueError(
-            f"no tokenizer in {folder}: need tokenizer.json, or vocab.json and merges.txt."
+            f"no tokenizer in {folder}: need tokenizer.json, or vocab.json and merges.txt, there "
+            "or in another folder that tokenizer= (--tokenizer) names."
         )
     try:
         if path.is_file():

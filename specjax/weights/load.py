@@ -40,32 +40,42 @@ def load_params(
             stored twice or not floating point; a value is NaN or infinite; a tied head
             differs from the embeddings.
     """
-    names = table(config)
-    wanted: dict[Route, list[str]] = {}
-    expected: dict[str, tuple[int, ...]] = {}
-    leaves = {
-        tuple(key.key for key in keys): leaf
-        for keys, leaf in jax.tree_util.tree_flatten_with_path(shapes(config))[0]
-    }
-    for path, leaf in leaves.items():
-        each = members(path, leaf.shape, config)
-        stored = {tensor_name(one, names): shape for one, shape in each}
-        wanted[path] = list(stored)
-        expected |= stored
-    embedding = tensor_name(("embed_tokens", "weight"), names)
-    entries = find_tensors(Path(folder), functools.partial(decoder_name, config=config))
-    if config.tie_word_embeddings and HEAD in entries:
-        expected[HEAD] = expected[embedding]
-    check_tensors(folder, entries, expected)
-
+    entries, wanted = check_headers(folder, config)
     params: dict = {}
-    for path, stored in wanted.items():
+    for path, (leaf, stored) in wanted.items():
         found = {name: entries[name] for name in stored}
-        leaf = stored_leaf(found, leaves[path]) if keep_dtype else leaves[path]
+        leaf = stored_leaf(found, leaf) if keep_dtype else leaf
         place(params, path, read_tensor(found, leaf, device))
     if HEAD in entries and config.tie_word_embeddings:
+        embedding = tensor_name(("embed_tokens", "weight"), table(config))
         _check_head(entries[HEAD], embedding, np.asarray(params["embed_tokens"]["weight"]))
     return params
+
+
+def check_headers(
+    folder: str | Path, config: ModelConfig
+) -> tuple[dict[str, Entry], dict[Route, tuple[jax.ShapeDtypeStruct, list[str]]]]:
+    """Check every name, shape and type of a checkpoint, and read none of its data.
+
+    Returns its tensors by name, and of each parameter what it is and the names that it is made of.
+
+    Raises:
+        ValueError: as ``load_params`` for anything but values.
+    """
+    names = table(config)
+    wanted: dict[Route, tuple[jax.ShapeDtypeStruct, list[str]]] = {}
+    expected: dict[str, tuple[int, ...]] = {}
+    for keys, leaf in jax.tree_util.tree_flatten_with_path(shapes(config))[0]:
+        path = tuple(key.key for key in keys)
+        each = members(path, leaf.shape, config)
+        stored = {tensor_name(one, names): shape for one, shape in each}
+        wanted[path] = leaf, list(stored)
+        expected |= stored
+    entries = find_tensors(Path(folder), functools.partial(decoder_name, config=config))
+    if config.tie_word_embeddings and HEAD in entries:
+        expected[HEAD] = expected[tensor_name(("embed_tokens", "weight"), names)]
+    check_tensors(folder, entries, expected)
+    return entries, wanted
 
 
 def find_tensors(folder: Path, rename: Callable[[str], str | None]) -> dict[str, Entry]:
@@ -124,9 +134,16 @@ def check_tensors(
             f"{name} is {entries[name].dtype}" for name in both if entries[name].dtype not in STORED
         ],
     }
+    strange, remedy = {entries[name].dtype for name in both} - {*STORED}, ""
+    if strange == {"F64"}:
+        remedy = "; store these as F32"
+    elif strange:
+        remedy = "; use the checkpoint as it was before quantization, or store these as BF16"
     said = [f"{kind} {len(names)}: {_listed(names)}" for kind, names in complaints.items() if names]
     if said:
-        raise ValueError(f"the weights in {folder} do not match its config.json; {'; '.join(said)}")
+        raise ValueError(
+            f"the weights in {folder} do not match its config.json; {'; '.join(said)}{remedy}"
+        )
 
 
 def read_index(file: Path) -> dict[str, str]:

@@ -64,7 +64,12 @@ def edit_index(folder, change):
         ),
         (lambda t: t.update({UP: t[UP].reshape(-1)}), rf"{UP} is \[3840\], expected \[80, 48\]"),
         (lambda t: t.update({UP: t[UP].to(torch.int32)}), rf"not F32/F16/BF16 1: {UP} is I32"),
-        (lambda t: t.update({UP: t[UP].double()}), rf"{UP} is F64"),
+        (lambda t: t.update({UP: t[UP].double()}), rf"{UP} is F64; store these as F32"),
+        (
+            lambda t: t.update({UP: t[UP].to(torch.float8_e4m3fn)}),
+            rf"{UP} is F8_E4M3; use the checkpoint as it was before quantization",
+        ),
+        (lambda t: t.update({UP: t[UP].to(torch.int8)}), rf"{UP} is I8; .* store these as BF16"),
         (lambda t: [t.pop(n) for n in list(t) if "mlp" in n], r"missing 6: .*, and 1 more"),
         (lambda t: (t.pop(UP), t.update(extra=torch.ones(1))), rf"missing 1: {UP}; unexpected 1"),
     ],

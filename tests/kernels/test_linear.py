@@ -1,0 +1,101 @@
+"""The product with a stored matrix: right in every type and shape, and of the same bits."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import kernels, ops
+from tests.kernels.numbers import PAIRS, draw, rounding, wide
+
+SHAPES = (  # rows, inputs, outputs
+    *((1, 1, 1), (1, 64, 1), (2, 5, 3), (3, 17, 7), (5, 16, 4), (7, 40, 13)),
+    *((13, 31, 6), (97, 33, 9), (193, 130, 66)),
+)
+
+
+@pytest.mark.parametrize(("weight", "x"), PAIRS)
+def test_every_type_and_shape_is_the_product_of_float64(weight, x):
+    for shape in SHAPES:
+        rows, size, outputs = shape
+        left, right = draw(1, (rows, size), x), draw(2, (outputs, size), weight)
+        found = kernels.linear(left, right)
+        assert found.dtype == jnp.float32
+        error = np.abs(wide(found) - wide(left) @ wide(right).T)
+        most = rounding(size) * (np.abs(wide(left)) @ np.abs(wide(right)).T)
+        assert (error <= most).all(), (shape, (error / most).max())
+
+
+@pytest.mark.parametrize(("weight", "x"), [("float32", "float32"), ("bfloat16", "bfloat16")])
+def test_numbers_that_are_stored_in_two_bytes_lose_nothing(weight, x):
+    """Small integers: every sum is exact, so nothing may be off."""
+    rng = np.random.default_rng(3)
+    left = jnp.asarray(rng.integers(-8, 9, (9, 75)), x)
+    right = jnp.asarray(rng.integers(-8, 9, (21, 75)), weight)
+    np.testing.assert_array_equal(wide(kernels.linear(left, right)), wide(left) @ wide(right).T)
+
+
+@pytest.mark.parametrize(("weight", "x"), PAIRS)
+def test_a_row_has_the_same_bits_in_any_company(weight, x):
+    """Any number of rows, any place among them, mates that are NaN; and any number of outputs."""
+    left, right = draw(1, (200, 77), x), draw(2, (45, 77), weight)
+    expected = np.asarray(kernels.linear(left, right))
+    for rows in (1, 2, 3, 5, 6, 7, 11, 96, 97, 192, 193):
+        for start in (0, 200 - rows):
+            some = slice(start, start + rows)
+            found = kernels.linear(left[some], right)
+            np.testing.assert_array_equal(found, expected[some])
+    for outputs in (1, 2, 3, 4, 5, 9, 44):
+        found = kernels.linear(left, right[:outputs])
+        np.testing.assert_array_equal(found, expected[:, :outputs])
+    mates = left.at[1:].set(jnp.nan)
+    np.testing.assert_array_equal(kernels.linear(mates, right)[0], expected[0])
+
+
+def test_rows_of_zeros_are_rows_like_others():
+    """Padding: the mates of a row that is all zeros, or of negative zeros."""
+    x, weight = draw(1, (40, 70)), draw(2, (21, 70))
+    expected = np.asarray(kernels.linear(x, weight))
+    for zeros in (0.0, -0.0):
+        for some in (slice(3, 4), slice(5, 30), slice(1, 40)):
+            expected_here = expected.copy()
+            expected_here[some] = 0.0
+            padded = x.at[some].set(zeros)
+            np.testing.assert_array_equal(kernels.linear(padded, weight), expected_here)
+    one = jnp.zeros((1, 70)).at[0, 69].set(1.0)
+    np.testing.assert_array_equal(kernels.linear(one, weight)[0], weight[:, 69])
+
+
+def test_gradients_and_vmap_are_those_of_the_plain_form():
+    x, weight = draw(1, (2, 5, 24)), draw(2, (7, 24))
+
+    def loss(multiply, x, weight):
+        return jnp.sin(multiply(x, weight)).sum()
+
+    def same(change):
+        ours, plain = (jax.jit(change(form)) for form in (ops.product, ops._product))
+        jax.tree.map(np.testing.assert_array_equal, ours(x[0], weight), plain(x[0], weight))
+
+    for some in ((0, 1), 0, 1):  # the others are held still, as a target's weights are
+        same(lambda form, some=some: jax.grad(lambda *args: loss(form, *args), argnums=some))
+    ours, plain = (jax.jit(jax.vmap(f, (0, None)))(x, weight) for f in (ops.product, ops._product))
+    np.testing.assert_array_equal(ours, plain)
+
+
+def test_many_threads_at_once_get_the_same_bits():
+    """Programs of several tasks share XLA's threads, and each other's while they wait."""
+    multiply, look = jax.jit(kernels.linear), jax.jit(kernels.attention)
+    left, right = draw(1, (50, 300)), draw(2, (1000, 300), "bfloat16")
+    query, keys, values = draw(3, (4, 5, 4, 16)), *(draw(i, (4, 2, 256, 16)) for i in (4, 5))
+    mask = jnp.asarray(np.random.default_rng(6).random((4, 5, 256)) < 0.8)
+
+    def once(_) -> tuple[np.ndarray, np.ndarray]:
+        return np.asarray(multiply(left, right)), np.asarray(look(query, keys, values, mask))
+
+    expected = once(0)
+    with ThreadPoolExecutor(8) as pool:
+        for found in pool.map(once, range(200)):
+            for ours, theirs in zip(found, expected, strict=True):
+                np.testing.assert_array_equal(ours, theirs)

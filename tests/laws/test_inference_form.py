@@ -1,0 +1,54 @@
+"""Law 1 for what users run: joined matrices, weights of two bytes, every type, OPT's layers."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from specjax.drafters.draft_model import draft_model
+from specjax.models.build import build_target, init_params
+from specjax.types import Params
+from tests.laws import harness as h
+from tests.laws.test_same_text import assert_bitwise, only
+
+JOINED = dataclasses.replace(h.TINY, joined=True)
+OPT = dataclasses.replace(
+    JOINED,
+    norm="layer",
+    positions="learned",
+    position_offset=2,
+    mlp="relu",
+    qk_norm=False,
+    **dict.fromkeys(("qkv_bias", "output_bias", "mlp_bias"), True),
+)
+FORMS = {
+    "float32": (JOINED, "bfloat16"),
+    "bfloat16": (dataclasses.replace(JOINED, dtype="bfloat16", cache_dtype="uint16"), "bfloat16"),
+    "float16": (dataclasses.replace(JOINED, dtype="float16"), "float16"),
+    "OPT": (OPT, "float16"),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_no_batch_window_chunk_or_drafter_changes_text_or_logits(name):
+    config, stored = FORMS[name]
+    target = build_target(config, h.TAPS)
+    drawn = init_params(config, jax.random.key(0))
+    own = jax.tree.map(lambda leaf: (1.3 * leaf).astype(jnp.dtype(stored)), drawn)
+    params = Params(own, own)
+    rows = [row._replace(max_tokens=50, stop_ids=()) for row in h.random_rows(8, seed=5)]
+
+    def run(drafter, num_rows, **options):
+        return h.run(drafter, rows[:num_rows], target=target, params=params, **options)
+
+    plain = run(h.PLAIN, 8)
+    for found, num_rows in (
+        (run(h.PLAIN, 1), 1),
+        (run(h.PLAIN, 3), 3),
+        (run(h.PLAIN, 4, window=104, chunk=8), 4),
+        (run(h.CHAINS["ngram"], 4), 4),
+        (run(draft_model(target, h.K, "greedy"), 8), 8),
+        (run(draft_model(target, h.BUSH, "coupled"), 4), 4),
+    ):
+        assert_bitwise(found, only(plain, slice(num_rows)))
