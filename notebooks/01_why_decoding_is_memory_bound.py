@@ -94,8 +94,8 @@ for n in (1, 5, 206, 207, 1000):
 # That each pass costs $2 N n$ operations but reads the weights only once is easily said. JAX's
 # compiler counts both for the program it made; so we ask it about the 13M-parameter model that
 # ships with specjax (in float32, so $b = 4$). It counts only what it compiles itself, so we ask for
-# the plain form of every product, which `vmap` gives; on a CPU specjax runs kernels of its own, which
-# read the weights as the checkpoint stores them, in bfloat16: half the bytes.
+# the plain form of every product, which `vmap` gives; on a CPU specjax runs kernels of its own, and
+# they read the weights as the checkpoint stores them, in bfloat16: half the bytes.
 
 # %%
 llm = LLM("bundled", max_model_len=64)
