@@ -154,8 +154,8 @@ def test_the_law_sees_a_window_that_is_too_small():
     rows = [h.Row(tuple(range(1, 36)), 12, seed=0)] * 4
     plain = h.run(h.PLAIN, rows)
 
-    def short_sighted(params, tokens, positions, visible, cache, window, only=None):
-        return h.TARGET.forward(params, tokens, positions, visible, cache, 40, only)
+    def short_sighted(params, tokens, positions, visible, cache, window, *rest):
+        return h.TARGET.forward(params, tokens, positions, visible, cache, 40, *rest)
 
     broken = h.run(h.PLAIN, rows, target=h.TARGET._replace(forward=short_sighted))
     with pytest.raises(AssertionError):
