@@ -72,14 +72,17 @@ def time_arms(
     reps: int,
     say: Say,
 ) -> Timings:
-    """Let the arms take turns on every group; a first round, on one group, is not counted."""
+    """Let the arms take turns; a first one of each, which may compile, is not counted.
+
+    A turn is all groups, as in use: the first ones after another's turn find the caches cold.
+    """
     serving = [arm for arm in arms if batch in arm.batches]
     answers: dict[Key, list[list[Answer]]] = {arm.key: [[] for _ in groups] for arm in serving}
     for rep in range(reps + 1):
         say(f"batch {batch}: " + (f"run {rep} of {reps}" if rep else "warming up") + " ...")
-        for i, group in enumerate(groups if rep else groups[:1]):
-            for arm in serving:
-                time.sleep(PAUSE)
+        for arm in serving:
+            time.sleep(PAUSE)
+            for i, group in enumerate(groups):
                 answer = arm.complete(group, num_tokens)
                 if rep:
                     answers[arm.key][i].append(answer)
