@@ -107,11 +107,8 @@ def write_list(module: ir.Module) -> None:
             for sign, number in (("!=", 0), ("==", int.from_bytes(b"\1" * LANES, "little")))
         )
         with to.at.if_then(full):
-            single = ir.Constant(numbers, ir.Undefined)
-            single = to.at.insert_element(single, to.at.trunc(start, I32), I32(0))
-            single = to.shuffle(single, single, [0] * LANES)
-            now = to.read(I64, count)
-            positions = to.at.add(single, ir.Constant(numbers, list(range(LANES))))
+            now, index = to.read(I64, count), ir.Constant(numbers, list(range(LANES)))
+            positions = to.at.add(to.spread(to.at.trunc(start, I32), LANES), index)
             to.write(positions, to.place(seen, now, 4), align=4)
             to.write(to.add(now, LANES), count)
         mixed = to.at.and_(shown, to.at.not_(full))

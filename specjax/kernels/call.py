@@ -72,7 +72,7 @@ METADATA = Struct(
 )  # fmt: skip
 SCHEDULE = Struct(**HEAD, context=POINTER, task=POINTER, data=POINTER)
 THREADS = Struct(**HEAD, context=POINTER, count=POINTER)
-WORK = Struct(size=I64, frame=POINTER, num_tasks=I64, next=I64, done=I64, users=I64)
+WORK = Struct(frame=POINTER, num_tasks=I64, next=I64, done=I64, users=I64)
 
 
 def argument(to: Writer, frame: Value, number: int) -> Value:

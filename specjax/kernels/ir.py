@@ -143,8 +143,13 @@ class Writer:
         if isinstance(value, float):
             rounded = struct.unpack("f", struct.pack("f", value))[0]
             return ir.Constant(VECTOR, [rounded] * LANES)
-        single = self.at.insert_element(ir.Constant(VECTOR, ir.Undefined), value, I32(0))
-        return self.shuffle(single, single, [0] * LANES)
+        return self.spread(value, LANES)
+
+    def spread(self, value: Value, lanes: int) -> Value:
+        """Return a vector of one number of any type."""
+        kind = ir.VectorType(value.type, lanes)
+        single = self.at.insert_element(ir.Constant(kind, ir.Undefined), value, I32(0))
+        return self.shuffle(single, single, [0] * lanes)
 
     def shuffle(self, a: Value, b: Value, lanes: Sequence[int]) -> Value:
         mask = ir.Constant(ir.VectorType(I32, len(lanes)), list(lanes))
@@ -153,9 +158,8 @@ class Writer:
     def first_lanes(self, count: Value, lanes: int) -> Value:
         """Return a mask of the first ``count`` lanes."""
         wide = ir.VectorType(I64, lanes)
-        single = self.at.insert_element(ir.Constant(wide, ir.Undefined), count, I32(0))
-        many = self.shuffle(single, single, [0] * lanes)
-        return self.at.icmp_unsigned("<", ir.Constant(wide, list(range(lanes))), many)
+        index = ir.Constant(wide, list(range(lanes)))
+        return self.at.icmp_unsigned("<", index, self.spread(count, lanes))
 
     def halves(self, vector: Value, join: Callable[[Value, Value], Value]) -> Value:
         """Join the lanes of one vector by halves; every lane of the result is the whole."""
