@@ -1,9 +1,11 @@
 # Each target creates .venv and installs what it needs by itself.
 #   make demo    complete Python code with the bundled model, plainly and with drafters
-#   make test    the test suite           make lint    ruff and pyright
+#   make test    all tests but the slow ones: 24 minutes in a fresh clone, most of it compiling
+#   make test-all  all tests: 20 minutes where most programs are compiled      make lint    ruff and pyright
 #   make oracle  compare with a real vLLM, in its own environment (3.5 GB, made once)
 #   make bridge-npu  npu_bridge against the real torch_npu wheel, without a device (45 MB)
-#   make bench   the short benchmarks     make readme  rewrites README's tables and picture
+#   make docs    the documentation as a site in site/, with the notebooks' outputs
+#   make bench   the short benchmarks     make readme  rewrites the measured tables and pictures
 #   make soak    a server under load for ten minutes: its memory must stay flat
 
 SHELL := bash
@@ -15,24 +17,29 @@ PYTHON ?= $(shell for p in $(PYTHONS); do \
   done)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint bench soak readme oracle oracle-record bridge-npu
+.PHONY: demo test test-all lint docs bench soak readme oracle oracle-record bridge-npu
 
 demo: $(VENV)/.base
 	$(BIN)/specjax demo
 
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --durations 15
+
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --durations 15
+	$(PYTEST) -m 'not slow and not oracle and not npu_wheel and not npu'
+
+test-all: $(VENV)/.dev
+	$(PYTEST)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
-# oracle-record keeps vLLM's answers, which `make test` replays; both rewrite README's table.
+# oracle-record keeps vLLM's answers, which `make test` replays; both rewrite the table of docs/parity.md.
 oracle oracle-record: $(VENV)/.dev
 	$(BIN)/specjax oracle install
 	set -o pipefail; $(BIN)/python -m pytest -m oracle --numprocesses auto --dist loadfile \
-	  --durations 5 --table README.md $(RECORD) tests/oracle 2>&1 | tee tests/oracle/last.log
+	  --durations 5 --table docs/parity.md $(RECORD) tests/oracle 2>&1 | tee tests/oracle/last.log
 oracle-record: RECORD := --record
 
 # torch_npu would break every `import torch` of an environment it is installed in, where there is
@@ -40,11 +47,21 @@ oracle-record: RECORD := --record
 NPU := .venv-npu
 bridge-npu: $(VENV)/.dev $(NPU)/.ready
 	set -o pipefail; TORCH_DEVICE_BACKEND_AUTOLOAD=0 SPECJAX_BRIDGE_NPU=1 PYTHONPATH=$(NPU) \
-	  $(BIN)/python -m pytest -m 'npu_wheel or npu' -rs -v tests/npu 2>&1 | tee tests/npu/last.log
+	  $(BIN)/python -m pytest -m 'npu_wheel or npu' -rs -v tests/npu_bridge/npu 2>&1 \
+	  | tee tests/npu_bridge/npu/last.log
 
 $(NPU)/.ready: pyproject.toml | $(BIN)/python
 	$(PIP) install --upgrade --target $(NPU) --no-deps torch-npu==2.13.0 pyyaml
 	touch $@
+
+# A notebook is executed again when it, or the code, has changed.
+EXECUTED := $(patsubst notebooks/%.py,build/notebooks/%.ipynb,$(wildcard notebooks/*.py))
+CODE := $(shell find specjax npu_bridge -name '*.py')
+docs: $(VENV)/.docs $(EXECUTED)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+build/notebooks/%.ipynb: notebooks/%.py $(CODE) | $(VENV)/.docs
+	$(BIN)/python docs/tools/execute_notebook.py $< $@
 
 bench: $(VENV)/.dev
 	$(BIN)/specjax bench
@@ -54,12 +71,12 @@ soak: $(VENV)/.dev
 
 readme: $(VENV)/.dev
 	$(BIN)/specjax demo --out docs/demo.png --readme README.md
-	$(BIN)/specjax audit rules --picture docs/rules.png --readme README.md
+	$(BIN)/specjax audit rules --picture docs/rules.png --readme docs/guide/audit.md
 	mkdir -p docs/logs
-	set -o pipefail; $(BIN)/specjax bench peers --json docs/peers.json --readme README.md 2>&1 \
+	set -o pipefail; $(BIN)/specjax bench peers --json docs/peers.json --readme docs/benchmarks.md 2>&1 \
 	  | tee >(gzip -9n > docs/logs/peers-$$(date -u +%F).log.gz)
-	$(BIN)/specjax bench methods --readme README.md
-	$(BIN)/specjax ab replay docs/ab.jsonl --picture docs/ab.png --readme README.md
+	$(BIN)/specjax bench methods --readme docs/benchmarks.md
+	$(BIN)/specjax ab replay docs/ab.jsonl --picture docs/ab.png --readme docs/benchmarks.md
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "specjax needs Python 3.11 or newer: make PYTHON=/path/to/it"; exit 1; }
@@ -75,4 +92,9 @@ TORCH_INDEX ?=
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	$(PIP) install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch==2.13.0
 	$(PIP) install --editable '.[dev]'
+	touch $@ $(VENV)/.base
+
+$(VENV)/.docs: pyproject.toml | $(BIN)/python
+	$(PIP) install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch==2.13.0
+	$(PIP) install --editable '.[docs]'
 	touch $@ $(VENV)/.base

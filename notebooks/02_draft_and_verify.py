@@ -28,7 +28,7 @@
 #    = \frac{1 - \alpha^{K+1}}{1 - \alpha}. $$
 #
 # Two words, and they are not the same. **Lossless**: the same text for the same seed.
-# **Exact**: the same probability law, perhaps another sample of it.
+# **Exact**: the same probability distribution, perhaps another sample of it.
 #
 # 中文摘要在文末。(A summary in Chinese is at the end.)
 
@@ -47,12 +47,13 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.stats import chisquare
 
-from specjax import LLM, SamplingParams, decode
+from specjax import LLM, SamplingParams
 from specjax.bundled import prompts
+from specjax.core import decode
+from specjax.core.sampling import CHOOSE, exponential, row_key
+from specjax.core.types import Engine, Params, Sampling, State, Text
 from specjax.drafters.draft_model import draft_model
 from specjax.models.toy import markov_target
-from specjax.sampling import CHOOSE, Sampling, exponential, row_key
-from specjax.types import Engine, Params, State, Text
 from specjax.verify.rejection import rejection
 from specjax.verify.walk import walk
 from specjax.viz.timeline import ACCEPTED, BONUS, RECOVERED, RoundTokens, token_timeline
@@ -177,10 +178,10 @@ assert num_compared == 36_000
 # %% [markdown]
 # ## The forty lines are what ships
 #
-# `specjax.decode.step` is the same round for batches, trees of drafts, key-value caches, penalties
-# and stop tokens, and `decode.generate` repeats it. Given the same two tables it must commit the
-# same tokens and accept as many in every round. (It reads the prompt first and emits one
-# undrafted token, as vLLM does; so the forty lines start from a text of two tokens.)
+# `specjax.core.decode.step` is the same round for batches, trees of drafts, key-value caches,
+# penalties and stop tokens, and `decode.generate` repeats it. Given the same two tables it must
+# commit the same tokens and accept as many in every round. (It reads the prompt first and emits
+# one undrafted token, as vLLM does; so the forty lines start from a text of two tokens.)
 
 # %%
 K = 4
@@ -255,11 +256,11 @@ for num_draft in DEPTHS:
     measured = 1 + np.asarray(accepted).reshape(4, NUM_SEEDS * ROUNDS)
     for alpha, counts in zip(ALPHAS, measured, strict=True):
         n = np.arange(1, num_draft + 2)
-        law = alpha ** (n - 1) * np.where(n <= num_draft, 1 - alpha, 1.0)
+        distribution = alpha ** (n - 1) * np.where(n <= num_draft, 1 - alpha, 1.0)
         exact = tokens_per_round(alpha, num_draft)
-        assert np.isclose(law.sum(), 1)
-        assert np.isclose((n * law).sum(), exact)
-        spread = np.sqrt((n**2 * law).sum() - exact**2)
+        assert np.isclose(distribution.sum(), 1)
+        assert np.isclose((n * distribution).sum(), exact)
+        spread = np.sqrt((n**2 * distribution).sum() - exact**2)
         allowed = 4.5 * spread / np.sqrt(counts.size)
         print(f"{alpha:7} {num_draft:3} {exact:9.3f} {counts.mean():10.3f}     ±{allowed:.3f}")
         assert abs(counts.mean() - exact) <= allowed
@@ -278,8 +279,8 @@ assert tokens_per_round(0.3, 8) - tokens_per_round(0.3, 4) < 0.01
 # itself samples, $d \sim q$, one can accept more cleverly: accept $d$ with probability
 # $\min(1, p(d)/q(d))$ and, at the first rejection, draw from $\max(p - q, 0)$ normalised
 # (Leviathan, Kalman & Matias 2023; Chen et al. 2023). The text for a seed then depends on the
-# draft, so it is not lossless, but it is **exact**: the law is the target's. The chance that one
-# draft token is accepted is $\alpha = \sum_x \min(p(x), q(x)) = 1 - \mathrm{TV}(p, q)$.
+# draft, so it is not lossless, but it is **exact**: the distribution is the target's. The chance
+# that one draft token is accepted is $\alpha = \sum_x \min(p(x), q(x)) = 1 - \mathrm{TV}(p, q)$.
 #
 # With three tokens and $K = 2$ a whole round can be enumerated in fractions, so we do not have to
 # believe it: all ways to emit a string, times what plain decoding would add, must give the
@@ -287,9 +288,9 @@ assert tokens_per_round(0.3, 8) - tokens_per_round(0.3, 4) < 0.01
 
 
 # %%
-def rotations(*law):
-    """Make a Markov table [3][3]: the same law after each token, rotated."""
-    return [[law[(x - t) % 3] for x in range(3)] for t in range(3)]
+def rotations(*distribution):
+    """Make a Markov table [3][3]: the same distribution after each token, rotated."""
+    return [[distribution[(x - t) % 3] for x in range(3)] for t in range(3)]
 
 
 def one_over(*parts):
@@ -324,7 +325,7 @@ def outcomes(root, depth, accept=acceptance_of, residual=residual_of):
                 yield (x,), (q[root][d] - kept) * left[x] / sum(left)
 
 
-def plain_law(root, string):
+def plain_distribution(root, string):
     """Return the target's probability of a string."""
     chance = Fraction(1)
     for x in string:
@@ -332,19 +333,21 @@ def plain_law(root, string):
     return chance
 
 
-def law_of(root, depth, **rule):
-    """Return the law of the first K + 1 tokens; plain decoding adds what a round left out."""
-    law = dict.fromkeys(itertools.product(range(3), repeat=depth + 1), Fraction(0))
+def distribution_of(root, depth, **rule):
+    """Return the distribution of K + 1 tokens; plain decoding adds what a round left out."""
+    distribution = dict.fromkeys(itertools.product(range(3), repeat=depth + 1), Fraction(0))
     for emitted, chance in outcomes(root, depth, **rule):
-        for string in law:
+        for string in distribution:
             if string[: len(emitted)] == emitted:
-                law[string] += chance * plain_law(emitted[-1], string[len(emitted) :])
-    return law
+                distribution[string] += chance * plain_distribution(
+                    emitted[-1], string[len(emitted) :]
+                )
+    return distribution
 
 
 for root in range(3):
-    for string, chance in law_of(root, depth=2).items():
-        assert chance == plain_law(root, string)
+    for string, chance in distribution_of(root, depth=2).items():
+        assert chance == plain_distribution(root, string)
 
 alpha = sum(min(a, b) for a, b in zip(p[0], q[0], strict=True))
 mean = sum(chance * len(emitted) for emitted, chance in outcomes(0, 2))
@@ -354,8 +357,9 @@ assert mean == tokens_per_round(alpha, 2) == Fraction(37, 16)
 
 # %% [markdown]
 # The shipped rule draws real noise in float32, so it gets a statistical test: 20,000 rows through
-# `decode.generate` with the rejection rule, and a chi-square test of the joint law of three tokens
-# that one whole round can emit. The same test must notice a draft that lies about its law.
+# `decode.generate` with the rejection rule, and a chi-square test of the joint distribution of
+# three tokens that one whole round can emit. The same test must notice a draft that lies about its
+# distribution.
 
 # %%
 NUM_ROWS = 20_000
@@ -386,7 +390,8 @@ def count_texts(engine):
 
 
 expected = [
-    NUM_ROWS * float(plain_law(0, string)) for string in itertools.product(range(3), repeat=4)
+    NUM_ROWS * float(plain_distribution(0, string))
+    for string in itertools.product(range(3), repeat=4)
 ]
 assert min(expected) > 5  # a chi-square test wants that
 shipped = chisquare(count_texts(honest), expected).pvalue
@@ -407,8 +412,8 @@ assert caught < 1e-6
 # ## A real completion
 #
 # Now the trained pair that ships with specjax: a small model of Python source as the target, and a
-# smaller one as the draft, at temperature 0.6. First the law of this notebook again, on the real
-# thing: the text is the same with and without the draft.
+# smaller one as the draft, at temperature 0.6. First the distribution of this notebook again, on
+# the real thing: the text is the same with and without the draft.
 
 # %%
 speculative_config = {
@@ -466,7 +471,7 @@ axes.get_figure()
 
 # %% [markdown]
 # Read the filled cells row by row and you read the text. Every row costs one pass of the target.
-# One counting law ties the figure to the text: the undrafted first token, plus one token per
+# One identity ties the figure to the text: the undrafted first token, plus one token per
 # round, plus the accepted ones, is the text (less what the last round had beyond the limit).
 
 # %%
@@ -478,7 +483,7 @@ assert 0 <= cut <= K
 # ## Three puzzles
 #
 # 1. After a rejection, somebody draws from $p$ instead of $\max(p - q, 0)$: after all, $p$ is the
-#    target. For the three-token pair above, how far is the law of the next token from the
+#    target. For the three-token pair above, how far is the distribution of the next token from the
 #    target's (total variation)?
 # 2. EAGLE's code accepts a sampled draft token with probability $p(d)$, as if $q(d)$ were one,
 #    and then draws from $p$ without $d$. Is that biased? What does it cost?
@@ -488,8 +493,8 @@ assert 0 <= cut <= K
 # The answers are in the cells below, as assertions. Think first.
 
 # %% jupyter={"source_hidden": true} tags=["hide-input"]
-# Answer 1. The law becomes min(p, q) + (1 - alpha) p: the draft's favourite is too likely.
-naive = law_of(0, depth=1, residual=lambda p, q, drafted: p)
+# Answer 1. The distribution becomes min(p, q) + (1 - alpha) p: the draft's favourite is too likely.
+naive = distribution_of(0, depth=1, residual=lambda p, q, drafted: p)
 first = [sum(chance for string, chance in naive.items() if string[0] == x) for x in range(3)]
 assert first == [min(a, b) + (1 - alpha) * a for a, b in zip(p[0], q[0], strict=True)]
 assert sum(abs(a - b) for a, b in zip(first, p[0], strict=True)) / 2 == Fraction(1, 8)
@@ -501,7 +506,10 @@ as_if_one = {
     "accept": lambda p, q: p,
     "residual": lambda p, q, drafted: [0 if x == drafted else p[x] for x in range(3)],
 }
-assert all(law == plain_law(0, string) for string, law in law_of(0, 2, **as_if_one).items())
+assert all(
+    distribution == plain_distribution(0, string)
+    for string, distribution in distribution_of(0, 2, **as_if_one).items()
+)
 assert sum(a * b for a, b in zip(p[0], q[0], strict=True)) == Fraction(5, 16) < alpha
 fewer = sum(chance * len(emitted) for emitted, chance in outcomes(0, 2, **as_if_one))
 assert fewer == tokens_per_round(Fraction(5, 16), 2) < mean
@@ -516,7 +524,7 @@ assert enough[0] == 10
 #
 # The repository keeps what a real vLLM 0.32.0 answered to a hundred prompts, greedy, 64 tokens
 # each: without speculation, and with the same bundled draft at $K = 3$. The texts must be equal
-# (but for a near tie, which other sums may round the other way), and the counting law must hold
+# (but for a near tie, which other sums may round the other way), and the identity must hold
 # for every request. (`make oracle-record` asks vLLM again: it installs it beside this environment,
 # 3.5 GB.)
 

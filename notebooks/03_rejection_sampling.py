@@ -13,9 +13,9 @@
 # %% [markdown]
 # # 03 · Rejection sampling, proved and enumerated
 #
-# **Question.** A draft token $d$ was sampled from the wrong law, $q$. You may keep it or replace
-# it, after one look at the right law, $p$. How can what you emit have *exactly* the law $p$,
-# whatever $q$ was, and how often can you keep the draft?
+# **Question.** A draft token $d$ was sampled from the wrong distribution, $q$. You may keep it or
+# replace it, after one look at the right distribution, $p$. How can what you emit have *exactly*
+# the distribution $p$, whatever $q$ was, and how often can you keep the draft?
 #
 # **Formula.** Keep $d$ with probability $\min(1, p(d)/q(d))$; otherwise draw from the *residual*
 # $\max(p - q, 0)$, normalised (Leviathan, Kalman & Matias 2023; Chen et al. 2023).
@@ -51,14 +51,14 @@ from matplotlib.figure import Figure
 from scipy.stats import chisquare
 
 from specjax import LLM
-from specjax import sampling as s
 from specjax.audit import zoo
 from specjax.audit.cases import KINDS, random_cases
-from specjax.audit.exact import exact_law
+from specjax.audit.exact import exact_distribution
 from specjax.audit.prefixes import num_contexts, transport_bound
 from specjax.audit.rules import EXACT, LOSSLESS, LOSSY, Audit, audit
-from specjax.topology import causal
-from specjax.types import Rule, Verdict
+from specjax.core import sampling as s
+from specjax.core.topology import causal
+from specjax.core.types import Rule, Verdict
 from specjax.verify.block import block
 from specjax.verify.noise import by_token
 from specjax.verify.rejection import rejection
@@ -70,9 +70,9 @@ from specjax.viz.rules import rule_comparison
 # %% [markdown]
 # ## The rule in JAX, for one row
 #
-# Noise comes as arrays: a uniform per draft token, and per token a row of exponential *clocks*. Of
-# clocks that run at rates $w_x$ the first to ring is $x$ with probability $w_x / \sum w$: so
-# $\arg\max w_x / e_x$ draws from the residual without normalising it.
+# Noise comes as arrays: a uniform per draft token, and per token a row of exponential variables. Of
+# exponentials with rates $w_x$ the least is the one of $x$ with probability $w_x / \sum w$: so
+# $\operatorname{argmax} w_x / e_x$ draws from the residual without normalising it.
 #
 # Three details are not decoration. The comparison is `u * q < p`, *strict*: a float32 uniform is 0
 # once in $2^{23}$, and then `0 * q <= 0` would accept a token of probability zero. And after the
@@ -82,10 +82,10 @@ from specjax.viz.rules import rule_comparison
 
 
 # %%
-def verify_row(uniforms, clocks, drafted, p, q):
-    """Verify drafted [K] of law q [K, V] against p [K + 1, V]: (K + 1 tokens, how many drafted).
+def verify_row(uniforms, exponentials, drafted, p, q):
+    """Verify a draft; returns K + 1 tokens, and how many of the draft were accepted.
 
-    uniforms [K]; clocks [K + 1, V].
+    drafted [K], from q [K, V]; target p [K + 1, V]; uniforms [K]; exponentials [K + 1, V].
     """
     index = jnp.arange(drafted.size)
     kept = uniforms * q[index, drafted] < p[index, drafted]
@@ -93,44 +93,45 @@ def verify_row(uniforms, clocks, drafted, p, q):
     given = jnp.append(q, jnp.zeros_like(q[:1]), axis=0)[num_accepted]
     residual = jnp.maximum(p[num_accepted] - given, 0)
     residual = jnp.where(residual.sum() > 0, residual, p[num_accepted])
-    last = jnp.argmax(residual / clocks[num_accepted])
+    last = jnp.argmax(residual / exponentials[num_accepted])
     return jnp.append(drafted, 0).at[num_accepted].set(last), num_accepted
 
 
 # %% [markdown]
 # ## Is it exact? Ask all of it
 #
-# `exact_law` calls a rule with *every* draft and *all* of its noise. That is less than it sounds:
-# a float32 uniform has $2^{23}$ values, the kernel accepts at the lower ones, and a binary search
-# counts them; likewise a duel between two clocks tells the odds of a race. It returns the joint
-# law of the next $K + 1$ tokens (what a short round leaves out is continued by the target), its
-# total variation from the target's, and the expected tokens per round.
+# `exact_distribution` calls a rule with *every* draft and *all* of its noise. That is less than
+# it sounds: a float32 uniform has $2^{23}$ values, the kernel accepts at the lower ones, and a
+# binary search counts them; likewise a comparison of two exponentials tells the odds of each. It
+# returns the joint distribution of the next $K + 1$ tokens (what a short round leaves out is
+# continued by the target), its total variation from the target's, and the expected tokens per
+# round.
 #
-# The cases are random pairs of laws after every prefix, with all the corners where rules break:
-# zeros, ties, disjoint supports, $q = p$, a draft or a target that is certain.
+# The cases are random pairs of distributions after every prefix, with all the corners where rules
+# break: zeros, ties, disjoint supports, $q = p$, a draft or a target that is certain.
 
 # %%
 V, K = 4, 3
 p_tree, q_tree = random_cases(4 * len(KINDS), V, K)
-print(f"{len(p_tree)} pairs of laws after {p_tree.shape[1]} prefixes: {', '.join(KINDS)}")
+print(f"{len(p_tree)} pairs of distributions after {p_tree.shape[1]} prefixes: {', '.join(KINDS)}")
 
 
 def verify(noise, draft, logits, text, sampling, depth):
-    """Lift the row's rule to what ``exact_law`` wants: a batch, and laws from logits."""
+    """Lift the row's rule to what ``exact_distribution`` wants: a batch, p from logits."""
     tokens, num_accepted = jax.vmap(verify_row)(
         noise.accept[:, 1:],
         noise.recover,
         draft.tokens[:, 1:],
-        s.law(logits, sampling),
+        s.compute_probs(logits, sampling),
         draft.probs[:, 1:],
     )
     nodes = jnp.broadcast_to(jnp.arange(depth + 1)[None], tokens.shape)
     return Verdict(nodes, tokens, num_accepted.astype(jnp.int32))
 
 
-ours = exact_law(Rule(by_token, verify), p_tree, q_tree, K)
-shipped = exact_law(rejection, p_tree, q_tree, K)
-print(f"total variation from the target's law, worst case: {ours.tv.max():.1e}")
+ours = exact_distribution(Rule(by_token, verify), p_tree, q_tree, K)
+shipped = exact_distribution(rejection, p_tree, q_tree, K)
+print(f"total variation from the target's distribution, worst case: {ours.tv.max():.1e}")
 assert ours.tv.max() < 1e-6  # float32
 assert ours.stray.max() == 0  # no text that the target never writes
 np.testing.assert_allclose(ours.joint, shipped.joint, atol=1e-6)
@@ -144,12 +145,12 @@ P, Q = np.array([8, 5, 2, 1]) / 16, np.array([3, 5, 2, 6]) / 16
 alpha = np.minimum(P, Q).sum()
 
 
-def everywhere(law):
-    """The same law after every prefix: [1, contexts, V]."""
-    return np.broadcast_to(law, (1, num_contexts(V, K), V)).astype(float)
+def everywhere(distribution):
+    """The same distribution after every prefix: [1, contexts, V]."""
+    return np.broadcast_to(distribution, (1, num_contexts(V, K), V)).astype(float)
 
 
-mean = exact_law(rejection, everywhere(P), everywhere(Q), K).expected_length[0]
+mean = exact_distribution(rejection, everywhere(P), everywhere(Q), K).expected_length[0]
 formula = sum(alpha**i for i in range(K + 1))
 print(f"alpha = {alpha}, tokens per round: enumerated {mean:.6f}, formula {formula:.6f}")
 assert alpha == 11 / 16
@@ -163,7 +164,7 @@ assert np.isclose(mean, formula, atol=1e-6)
 # - **rejection**: the rule above. Exact.
 # - **block** (Sun et al. 2024): decides over the whole chain at once, so that a token which looks
 #   bad may be saved by those after it. Exact, and never shorter than rejection.
-# - **typical** (Medusa): keeps what the target finds likely enough. *Lossy*: another law.
+# - **typical** (Medusa): keeps what the target finds likely enough. *Lossy*: another distribution.
 #
 # An upper bound comes from optimal transport: prefixes of $i$ tokens, drawn by draft and target,
 # can agree with probability $\sum \min(P_i, Q_i)$ at best.
@@ -176,17 +177,19 @@ RULES = (
     ("block", EXACT, block),
     ("typical", LOSSY, typical()),
 )
-rows = tuple(audit(name, law, rule, p_tree, q_tree, CHAIN) for name, law, rule in RULES)
+rows = tuple(
+    audit(name, distribution, rule, p_tree, q_tree, CHAIN) for name, distribution, rule in RULES
+)
 bound = transport_bound(p_tree, q_tree, K)
 print("rule        promise    total variation  tokens per round")
 for row in rows:
-    print(f"{row.name:11} {row.law:10} {row.tv:15.1e} {row.expected_length:17.4f}")
+    print(f"{row.name:11} {row.promise:10} {row.tv:15.1e} {row.expected_length:17.4f}")
     assert row.kept  # its promise: TV < 1e-6, no stray text, new noise in every round
 print(f"{'transport':34} {bound.mean():17.4f}")
 
 length = {row.name: row.expected_length for row in rows}
 assert length["walk"] < length["rejection"] < length["block"] < bound.mean() < length["typical"]
-by_block = exact_law(block, p_tree, q_tree, K).expected_length
+by_block = exact_distribution(block, p_tree, q_tree, K).expected_length
 assert (by_block > shipped.expected_length - 1e-6).all()  # in every single case
 assert (by_block < bound + 1e-6).all()
 assert rows[-1].tv > 0.05  # what typical acceptance pays with
@@ -197,8 +200,11 @@ assert rows[-1].tv > 0.05  # what typical acceptance pays with
 # blocks 11/9, and transport would allow 12/9.
 
 # %%
-third = [np.broadcast_to(law, (1, 7, 2)) / 3 for law in (np.array([1, 2]), np.array([2, 1]))]
-kept = [exact_law(rule, *third, 2).expected_length[0] - 1 for rule in (rejection, block)]
+third = [
+    np.broadcast_to(distribution, (1, 7, 2)) / 3
+    for distribution in (np.array([1, 2]), np.array([2, 1]))
+]
+kept = [exact_distribution(rule, *third, 2).expected_length[0] - 1 for rule in (rejection, block)]
 kept.append(transport_bound(*third, 2)[0] - 1)
 print("accepted per round, times nine:", np.round(9 * np.array(kept), 5))
 np.testing.assert_allclose(kept, [10 / 9, 11 / 9, 12 / 9], atol=1e-6)
@@ -220,8 +226,8 @@ left.get_figure()
 #
 # ## Three puzzles
 #
-# Each is a verifier that somebody has really shipped, from `specjax.audit.zoo` (there are fifteen).
-# Read the symptom and the code, find the line, and say *what law comes out*.
+# Each is a verifier that somebody has really shipped, from `specjax.audit.zoo` (there are thirty).
+# Read the symptom and the code, find the line, and say *what distribution comes out*.
 
 # %%
 PUZZLES = (zoo.recovered_from_p, zoo.accepts_at_equality, zoo.first_token_unverified)
@@ -233,12 +239,17 @@ for number, puzzle in enumerate(PUZZLES, start=1):
 # %% jupyter={"source_hidden": true} tags=["hide-input"]
 # Answer 1. `unknown` hides q from the recovery, which draws from p: then min(p, q) is given, and
 # (1 - alpha) p besides. What both models like comes too often.
-one = [np.broadcast_to(law, (1, num_contexts(V, 1), V)).astype(float) for law in (P, Q)]
-joint = exact_law(zoo.recovered_from_p().rule, *one, 1).joint.reshape(V, V)
-law = np.minimum(P, Q) + (1 - alpha) * P
-np.testing.assert_allclose(joint.sum(axis=1), law, atol=1e-6)
-np.testing.assert_allclose(np.abs(law - P).sum() / 2, (np.minimum(P, Q) - alpha * P).clip(0).sum())
-assert np.abs(law - P).sum() / 2 > 0.1
+one = [
+    np.broadcast_to(distribution, (1, num_contexts(V, 1), V)).astype(float)
+    for distribution in (P, Q)
+]
+joint = exact_distribution(zoo.recovered_from_p().rule, *one, 1).joint.reshape(V, V)
+distribution = np.minimum(P, Q) + (1 - alpha) * P
+np.testing.assert_allclose(joint.sum(axis=1), distribution, atol=1e-6)
+np.testing.assert_allclose(
+    np.abs(distribution - P).sum() / 2, (np.minimum(P, Q) - alpha * P).clip(0).sum()
+)
+assert np.abs(distribution - P).sum() / 2 > 0.1
 
 # %% jupyter={"source_hidden": true} tags=["hide-input"]
 # Answer 2. `<=`. A uniform is 0 once in 2^23 draws; then a draft token of probability zero is
@@ -250,8 +261,8 @@ assert 0 < found.stray < 4 / 2**23
 assert sound.stray == 0
 
 # %% jupyter={"source_hidden": true} tags=["hide-input"]
-# Answer 3. The first acceptance is set to True, so the first token has the draft's law, q.
-joint = exact_law(zoo.first_token_unverified().rule, *one, 1).joint.reshape(V, V)
+# Answer 3. The first acceptance is set to True, so the first token has the draft's distribution, q.
+joint = exact_distribution(zoo.first_token_unverified().rule, *one, 1).joint.reshape(V, V)
 np.testing.assert_allclose(joint.sum(axis=1), Q, atol=1e-6)
 np.testing.assert_allclose(np.abs(Q - P).sum() / 2, 1 - alpha)
 
@@ -261,7 +272,7 @@ np.testing.assert_allclose(np.abs(Q - P).sum() / 2, 1 - alpha)
 # The repository keeps what vLLM 0.32.0 on a CPU answered when it continued one prompt thousands of
 # times at temperature 0.6, with the bundled target and a draft model that samples: how often each
 # pair of first tokens came. Once with four defects of that build repaired, once as it is installed
-# (`make oracle-record` asks again). The exact law of the pair is no secret: the target's
+# (`make oracle-record` asks again). The exact distribution of the pair is no secret: the target's
 # forward pass after the prompt, and after every likely first token, tells it. Pearson's
 # chi-square, rare pairs put together:
 
@@ -274,13 +285,13 @@ recordings = next(
     if (root / "tests/oracle/recordings").is_dir()
 )
 llm = LLM("bundled", max_model_len=128)
-target, weights = llm.engine.target, llm.params.target
+target, weights = llm.core.engine.target, llm.core.params.target
 prompt = llm.get_tokenizer().encode(PROMPT)
 
 
 @jax.jit
 def law_after(weights, tokens):
-    """The target's law after each row of tokens [B, N]."""
+    """The target's distribution after each row of tokens [B, N]."""
     batch_size, nodes = tokens.shape
     positions = jnp.broadcast_to(jnp.arange(nodes)[None], tokens.shape)
     cache = target.init_cache(batch_size, 64)
@@ -300,7 +311,7 @@ pairs = {
 
 
 def p_value(file):
-    """Test the recorded pairs against the exact law; pairs expected < 5 times are one cell."""
+    """Test recorded pairs against the exact distribution; those expected < 5 times are one cell."""
     kept = json.loads((recordings / file).read_text())
     counts = {(a, b): count for a, b, count in kept["answer"]["joints"][0]}
     num = sum(counts.values())
@@ -321,10 +332,10 @@ assert repaired > 1e-3
 assert stock < 1e-100
 
 # %% [markdown]
-# Repaired, vLLM's rejection sampling has the target's law. As installed, that CPU build lets the
-# temperature reach the bonus token but not the draft positions, which are divided by uninitialised
-# memory. Sampling found that because it is gross; the once-in-$2^{23}$ bug of puzzle 2 only
-# enumeration finds.
+# Repaired, vLLM's rejection sampling has the target's distribution. As installed, that CPU build
+# lets the temperature reach the bonus token but not the draft positions, which are divided by
+# uninitialised memory. Sampling found that because it is gross; the once-in-$2^{23}$ bug of puzzle
+# 2 only enumeration finds.
 #
 # ## 中文摘要
 #
@@ -333,8 +344,8 @@ assert stock < 1e-100
 # - **规则与证明**: 以 $\min(1, p/q)$ 保留, 否则从 $\max(p-q, 0)$ 归一化后重采:
 #   $\min(p,q) + \max(p-q,0) = p$。保留率 $\alpha = \sum\min(p,q) = 1 - \mathrm{TV}(p,q)$,
 #   且没有规则能保留更多。
-# - **对代码做枚举, 而不是抽样**: `exact_law` 以所有草稿和全部噪声 ($2^{23}$ 个均匀数值) 调用内核,
-#   总变差小于 $10^{-6}$ (float32 舍入), 且不会产生概率为零的文本。
+# - **对代码做枚举, 而不是抽样**: `exact_distribution` 以所有草稿和全部噪声 ($2^{23}$ 个均匀数值)
+#   调用内核, 总变差小于 $10^{-6}$ (float32 舍入), 且不会产生概率为零的文本。
 # - **四种规则**: walk 无损但保留最少; rejection 精确; block 精确且每轮期望 token 数不少于
 #   rejection; typical 有损 (换了分布), 所以能越过最优传输上界。
 # - **三个谜题**: 从 $p$ 而不是残差重采; `<=` 误写 (每 $2^{23}$ 次出错一次, 抽样检验看不见);

@@ -42,7 +42,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import theory
-from specjax.metrics import SpecDecodeCounters
+from specjax.core.metrics import SpecDecodeCounters
 from specjax.simulate import chain, correlated_pair
 from specjax.theory.published import LEVIATHAN_TABLE_1, LEVIATHAN_TABLE_4
 from specjax.viz.claimed_speedups import claimed_speedups
@@ -169,9 +169,10 @@ axes[0].get_figure()
 #
 # The best $K$ is where one more drafted token stops paying for itself: the smallest $K$ with
 # $\alpha^{K+1}(1 + cK) \le c\,G(K)$. Over the reals it is a Lambert $W$ function. A little
-# theorem (Cor. 3.9) tells where it is zero: **speculation pays at all if and only if
-# $\alpha > c$**. (If so, one token pays: $1 + \alpha > 1 + c$. If not, none do:
-# $G \le 1 + K\alpha \le 1 + Kc$.)
+# theorem (Cor. 3.9) tells where it is zero: **where verifying $K + 1$ tokens costs no more than one
+# ($v = 1$), speculation pays at all if and only if $\alpha > c$**. (If so, one token pays:
+# $1 + \alpha > 1 + c$. If not, none do: $G \le 1 + K\alpha \le 1 + Kc$.) Under load $v$ is larger:
+# with $v = 1.31$ no $K$ pays at $\alpha = 0.35$, $c = 0.122$.
 
 # %%
 surface, axes = speedup_surface(0.1)
@@ -180,6 +181,7 @@ assert surface.alphas[i] == 0.8
 assert surface.best[i] == 6
 assert np.isclose(surface.speedup[5, i], 2.46964)
 assert np.isclose(surface.breakeven[0], 0.1)  # K = 1: alpha > c
+assert round(max(theory.speedup(0.35, k, 0.122, v=1.31) for k in range(1, 20)), 2) == 0.95
 assert ((surface.best > 0) == (surface.alphas > 0.1)).all()
 exact = [sum(alpha**j for j in range(k + 1)) / (k * c + 1) for k in range(65)]
 assert max(range(65), key=exact.__getitem__) == 6  # brute force, in fractions
@@ -339,7 +341,8 @@ assert steps * readings["G(r), the rate as alpha"] < emitted - K * len(outputs)
 #   加速比 $S = G/(Kc + v)$。此例: 接受 2.68928, 每步 3.68928, 加速 2.45952。
 # - **错在哪里**: 漏了目标模型自己的 token (偏小), 又把有限和换成极限 (偏大),
 #   两错相抵才看似接近。用它选 $K$ 就错了: 极限式永远推荐 $K = 1$, 线性式推荐越多越好。
-# - **盈亏线**: 当且仅当 $\alpha > c$ 时投机才有收益。最优 $K$ 此例为 6。
+# - **盈亏线**: 验证 $K + 1$ 个 token 与 1 个同价 ($v = 1$) 时, 当且仅当 $\alpha > c$ 投机才有收益;
+#   负载大时 $v > 1$, 条件更严。最优 $K$ 此例为 6。
 # - **接受率不是 $\alpha$**: 接受率 $r$ = 接受数/草稿数。$1 + K r$ 才是每步 token 数;
 #   把 $r$ 当作 $\alpha$ 代入公式会偏小。
 # - **"K = 3-5 较好"**: 在 $(\alpha, c)$ 方格上, 约三分之一处优于普通解码, 11% 处真是最优。

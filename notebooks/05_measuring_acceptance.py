@@ -48,11 +48,30 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import theory, traces
-from specjax.metrics import SpecDecodeCounters
+from specjax.bundled import SERVER_LOG
+from specjax.core.metrics import SpecDecodeCounters
+from specjax.readers.anything import read_log_file
 from specjax.traces import Event, fit_mixture, to_trace
+from specjax.traces.gain import find_gain
 from specjax.viz.acceptance_by_position import acceptance_by_position
 
+served = read_log_file(str(SERVER_LOG))  # your server's: vLLM, vllm-ascend, SGLang or specjax
+gain = find_gain(served)
+print(f"{served.engine}: accepted {served.num_accepted_tokens} of {served.num_draft_tokens}")
+print(f"rate         {gain.rate.estimate:.3f}   {gain.rate.low:.3f} to {gain.rate.high:.3f}")
+print(f"length       {gain.length.estimate:.3f}   {gain.length.low:.3f} to {gain.length.high:.3f}")
+print("marginal    ", np.round(served.acceptance_per_position, 3))
+assert (served.num_accepted_tokens, served.num_draft_tokens) == (6090, 15810)
+assert np.isclose(gain.rate.estimate, 6090 / 15810)
+assert np.isclose(gain.length.estimate, 1 + 3 * gain.rate.estimate)  # every draft had 3 tokens
+assert np.isclose(sum(served.acceptance_per_position), gain.length.estimate - 1, atol=1e-3)
+
 # %% [markdown]
+# These are the lines that vLLM 0.32.0 logged here while it served the bundled model with the
+# bundled draft, three tokens at a time; `specjax explain --log FILE` prints them with everything
+# else in a log. Rate, length and the rates by position are one measurement under several names;
+# what each says, and how sure it is, follows.
+#
 # ## All alike: five names of one number
 #
 # First a trace whose truth we know: 64 requests of 50 steps, $\alpha = 0.7$ everywhere.
@@ -114,7 +133,7 @@ assert np.allclose(np.cumprod(seen.conditional), seen.marginal)
 # %% [markdown]
 # That $A/(A + R)$ hits $\alpha$ whatever $K$ is takes one line of fractions. Two popular shortcuts
 # do not: taking the rate for $\alpha$ counts unjudged tokens as rejected, and $A/(A + n)$, the
-# estimate for a geometric law, takes every step to end in a rejection.
+# estimate for a geometric distribution, takes every step to end in a rejection.
 
 # %%
 a = Fraction(7, 10)
@@ -234,8 +253,8 @@ assert np.isclose(2 * N / steps.sum(), harmonic, rtol=1e-3)
 # The textbook interval for a share counts every drafted token as an independent trial. They are
 # not: a rejection takes the rest of the draft with it, and tokens of one request resemble each
 # other. We can test an interval like any program: repeat the experiment 500 times, and count how
-# often the truth is inside. Requests draw their $\alpha$ from a Beta(3, 2) law, so the true rate
-# is known: a ratio of beta functions.
+# often the truth is inside. Requests draw their $\alpha$ from a Beta(3, 2) distribution, so the
+# true rate is known: a ratio of beta functions.
 
 # %%
 NUM_EXPERIMENTS, NUM_REQUESTS, NUM_STEPS = 500, 40, 30

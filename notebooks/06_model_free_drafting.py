@@ -44,16 +44,16 @@ import numpy as np
 
 from specjax import LLM, SamplingParams, theory
 from specjax.bundled import BUNDLED, prompts
+from specjax.core.metrics import distinct_bigrams
+from specjax.core.types import Text
 from specjax.drafters import suffix_index
 from specjax.drafters.ngram import lookup
 from specjax.drafters.suffix import budgets, recent
-from specjax.drafters.suffix_guess import guess
+from specjax.drafters.suffix_draft import draft_from_matches
 from specjax.drafters.suffix_index import COUNT, FIRST, NEXT, NONE, TOKEN
 from specjax.engine.corpus import Corpus
-from specjax.engine.tokenizer import load_tokenizer
-from specjax.metrics import distinct_bigrams
+from specjax.engine.text.tokenizer import load_tokenizer
 from specjax.theory.published import SUFFIX_BENCHMARK
-from specjax.types import Text
 from specjax.viz.acceptance_by_match import acceptance_by_match
 from specjax.viz.draft_tree import draft_tree
 from specjax.viz.gain_by_overlap import gain_by_overlap
@@ -111,7 +111,8 @@ assert [(word, count) for _, word, count in children(the, 1)] == [
 # %%
 node = jnp.asarray([[the]])
 path, tree = (
-    guess(index, node, jnp.full(1, 8, jnp.int32), 8, 0.1, trees) for trees in (False, True)
+    draft_from_matches(index, node, jnp.full(1, 8, jnp.int32), 8, 0.1, trees)
+    for trees in (False, True)
 )
 valid = np.asarray(tree.valid[0])
 parents = [0, *np.asarray(tree.parents[0])[valid].tolist()]
@@ -153,7 +154,7 @@ def replay(tokens, start, depth, longest, shortest):
         truth = jnp.take(tokens, t + jnp.arange(K), axis=1, mode="fill", fill_value=-1)
         _, known = recent(text, depth)
         matched = jnp.where(known, index.active[:, : depth - 1], NONE)
-        best = guess(index, matched, budget, K, 0.1, False)
+        best = draft_from_matches(index, matched, budget, K, 0.1, False)
         drafted, real = lookup(text, K, longest, shortest)
         found = jax.vmap(lambda row, n: match_length(row, n, longest))(tokens, same)
         seen = (best.match, hits(best.tokens, best.valid, truth), best.valid.sum(axis=1),
@@ -301,7 +302,7 @@ def num_rounds(request):
 
 counts, overlaps = {}, {}
 for kind, several in tokens.items():
-    llm.corpus = Corpus(24, 100, 4096)  # each kind of text starts with nothing said before
+    llm.core.corpus = Corpus(24, 100, 4096)  # each kind of text starts with nothing said before
     outputs = llm.generate([{"prompt_token_ids": one} for one in several], params, use_tqdm=False)
     metrics = [one.outputs[0].spec_decode_metrics for one in outputs]
     rate = sum(one.num_accepted_draft_tokens for one in metrics) / sum(
@@ -378,7 +379,7 @@ assert np.isclose(difference.max(), 1 / 6)
 
 # %% jupyter={"source_hidden": true} tags=["hide-input"]
 # Answer 2. The first: the others find their own answers in the index. Clear it between runs.
-llm.corpus = Corpus(24, 100, 4096)
+llm.core.corpus = Corpus(24, 100, 4096)
 asked = [{"prompt_token_ids": one} for one in tokens["edited code"]]
 runs = [llm.generate(asked, params, use_tqdm=False) for _ in range(2)]
 rates = [
@@ -396,7 +397,7 @@ assert [one.outputs[0].token_ids for one in runs[0]] == [
 # Answer 3. Not from the prompt: prompts stay in their own request's index. But what A *answers*
 # is shared, and an answer may quote. suffix_decoding_max_cached_requests=0 keeps that apart, too.
 apart = LLM("bundled", speculative_config={**SUFFIX, "suffix_decoding_max_cached_requests": 0})
-assert apart.corpus is None
+assert apart.core.corpus is None
 
 # %% [markdown]
 # ## Check it on vLLM

@@ -26,10 +26,10 @@
 # | EAGLE-3 | the same, with three layers in place of $h$ | likewise |
 # | MTP | the same; a whole layer, trained with the target | likewise: the block is used again |
 #
-# **Formula.** A token drawn from $q$ is accepted by a target with the law $p$ with probability
-# $\alpha = \sum_v \min(p(v), q(v)) = 1 - TV(p, q)$ (notebook 03). At position 2 the target's law
-# depends on the token $x$ accepted at position 1. A head that was told $x$ may follow; one that
-# was not has one $q$ for all of them, and the best it can do is
+# **Formula.** A token drawn from $q$ is accepted by a target with the distribution $p$ with
+# probability $\alpha = \sum_v \min(p(v), q(v)) = 1 - TV(p, q)$ (notebook 03). At position 2 the
+# target's distribution depends on the token $x$ accepted at position 1. A head that was told $x$
+# may follow; one that was not has one $q$ for all of them, and the best it can do is
 #
 # $$\alpha_2 = \max_q \; \mathbb{E}_x \sum_v \min(p(v \mid x), q(v)).$$
 #
@@ -50,7 +50,7 @@ import numpy as np
 import optax
 
 from specjax import LLM, SamplingParams, bundled
-from specjax.engine.tokenizer import load_tokenizer
+from specjax.engine.text.tokenizer import load_tokenizer
 from specjax.models.build import build_target
 from specjax.train.features import SourceConfig, extract
 from specjax.train.head_options import HeadTrainConfig, head_config
@@ -77,7 +77,7 @@ told = jnp.eye(3)  # p(v | x)
 
 
 def accepted(scores):
-    """Return the expected acceptance at position 2 of one law for all words."""
+    """Return the expected acceptance at position 2 of one distribution for all words."""
     return (words * jnp.minimum(told, jax.nn.softmax(scores)[None]).sum(axis=1)).sum()
 
 
@@ -85,7 +85,7 @@ ascend = jax.jit(lambda scores: scores + 20 * jax.grad(accepted)(scores))
 scores = jnp.zeros(3)
 for _ in range(300):
     scores = ascend(scores)
-print(f"best single law {np.round(jax.nn.softmax(scores), 2)}: accepted {accepted(scores):.3f}")
+print(f"best single one {np.round(jax.nn.softmax(scores), 2)}: accepted {accepted(scores):.3f}")
 print(f"told the first half: accepted {(words * jnp.minimum(told, told).sum(axis=1)).sum():.3f}")
 assert np.isclose(accepted(scores), words.max(), atol=0.01)
 assert np.isclose(accepted(jnp.zeros(3)), 1 / 3)  # knowing nothing
@@ -121,8 +121,8 @@ print(f"{len(learn)} batches of hidden states {held_out.hidden_states.shape}, on
 # ## Training two of them
 #
 # Medusa and EAGLE, from the same states, with the code of `specjax train`: the loss is the
-# divergence from the target's law at each position, drafted $K$ ahead along the whole text at
-# once. Both start from what they share with the target: its LM head and embeddings.
+# divergence from the target's distribution at each position, drafted $K$ ahead along the whole text
+# at once. Both start from what they share with the target: its LM head and embeddings.
 
 
 # %%
@@ -145,7 +145,7 @@ def build(kind):
 def alphas(draft, own, batch):
     """Measure 1 - TV at each position, all tokens before it being the target's own."""
     drafted, known = draft(own, batch)
-    return jnp.stack([overlap(x.logits, known[:, i:]).mean() for i, x in enumerate(drafted)])
+    return jnp.stack([overlap(x.logits, known[:, x.at]).mean() for x in drafted])
 
 
 def train(kind):
@@ -154,7 +154,7 @@ def train(kind):
 
     def objective(own, batch):
         drafted, known = draft(own, batch)
-        losses = [loss_of({"kl": 1.0}, x, known, batch, i) for i, x in enumerate(drafted)]
+        losses = [loss_of({"kl": 1.0}, x, known, batch) for x in drafted]
         return sum(losses) / K
 
     optimizer = optax.adam(2e-3)

@@ -40,13 +40,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from specjax import LLM, SamplingParams, theory
-from specjax.audit.exact import exact_law
+from specjax.audit.exact import exact_distribution
 from specjax.audit.prefixes import num_contexts
 from specjax.bench.trees import acceptance_by_rank, every_path, tokens_per_round
 from specjax.bundled import prompts
+from specjax.core.topology import ancestors, causal
 from specjax.drafters.tree import fixed, from_parents, lay_out
-from specjax.engine.tree_options import to_text
-from specjax.topology import ancestors, causal
+from specjax.engine.options.trees import to_text
 from specjax.verify.rejection_tree import rejection_tree
 from specjax.viz.draft_tree import draft_tree
 from specjax.viz.tree_or_chain import tree_or_chain
@@ -82,7 +82,7 @@ np.testing.assert_array_equal(ancestors(jnp.asarray([[0, 0, 1, 2]])), causal(4))
 
 # %%
 llm = LLM("bundled", max_model_len=256)
-target, weights = llm.engine.target, llm.params.target
+target, weights = llm.core.engine.target, llm.core.params.target
 prompt = jnp.asarray([llm.get_tokenizer().encode("def mean(values):\n    return sum(")], jnp.int32)
 L, N = prompt.shape[1], len(PARENTS)
 tokens = jnp.asarray(np.random.default_rng(0).integers(0, target.vocab_size, (1, N)), jnp.int32)
@@ -124,8 +124,8 @@ for k in (1, 2, 3):
 assert np.isclose(theory.multi_draft_acceptance(P, Q, 1), np.minimum(P, Q).sum())
 
 # %% [markdown]
-# With the same laws after every prefix, the chances of the formula are known, and so is the length.
-# `exact_law` enumerates the shipped rule instead: every draft, all noise.
+# With the same distributions after every prefix, the chances of the formula are known, and so is
+# the length. `exact_distribution` enumerates the shipped rule instead: every draft, all noise.
 
 # %%
 SHAPE = (0, 0, 0, 1, 2)  # two children, each with a child of its own
@@ -133,8 +133,11 @@ V = len(P)
 one = theory.multi_draft_acceptance(P, Q, 1)
 two = theory.multi_draft_acceptance(P, Q, 2, False)
 formula = theory.tree_tokens(SHAPE, [1, one, two - one, one, one])
-laws = [np.broadcast_to(law, (1, num_contexts(V, 2), V)).astype(float) for law in (P, Q)]
-enumerated = exact_law(rejection_tree, *laws, 2, parents=SHAPE, replacement=False)
+distributions = [
+    np.broadcast_to(distribution, (1, num_contexts(V, 2), V)).astype(float)
+    for distribution in (P, Q)
+]
+enumerated = exact_distribution(rejection_tree, *distributions, 2, parents=SHAPE, replacement=False)
 print(f"tokens per round: formula {formula:.6f}, enumerated {enumerated.expected_length[0]:.6f}")
 assert np.isclose(enumerated.expected_length[0], formula, atol=1e-6)
 assert enumerated.tv.max() < 1e-6  # and it is exact
@@ -224,8 +227,8 @@ left.get_figure()
 # 2. You may verify three tokens: the root and two drafts. When are two siblings better than a
 #    chain?
 # 3. A vendor samples two distinct siblings, *shows only the likelier of the two* (as a dynamic
-#    tree prunes), and verifies it by rejection, with $q$ as its law. Is that exact? If not, repair
-#    it.
+#    tree prunes), and verifies it by rejection, with $q$ as its distribution. Is that exact? If
+#    not, repair it.
 #
 # The answers are in the cells below, as assertions. Think first.
 
@@ -242,8 +245,8 @@ for a, b in ((0.5, 0.2), (0.5, 0.3), (0.3, 0.1)):
     assert (chosen == [0, 0, 0]) == (b > a**2)
 
 # %% jupyter={"source_hidden": true} tags=["hide-input"]
-# Answer 3. No: what is shown has the law of the likelier of two, not q, and rejection is exact only
-# for the law a token was drawn from. Enumerate both draws:
+# Answer 3. No: what is shown has the distribution of the likelier of two, not q, and rejection is
+# exact only for the distribution a token was drawn from. Enumerate both draws:
 shown = np.zeros(V)
 for first in range(V):
     for second in set(range(V)) - {first}:
@@ -252,11 +255,12 @@ for first in range(V):
 kept = shown * np.minimum(1, P / Q)
 residual = np.maximum(P - Q, 0)
 comes_out = kept + (1 - kept.sum()) * residual / residual.sum()
-print(f"total variation from the target's law: {abs(comes_out - P).sum() / 2:.3f}")
+print(f"total variation from the target's distribution: {abs(comes_out - P).sum() / 2:.3f}")
 assert abs(comes_out - P).sum() / 2 > 0.02
 # The repair: decide how many children are shown from q alone, before anything is drawn. specjax
 # scores the r-th child by the r-th largest probability, whatever token it gets (drafters/grow.py);
-# tests/laws/test_trees.py tests the joint law, and that the vendor's way fails the same test.
+# tests/laws/test_trees.py tests the joint distribution, and that the vendor's way fails the same
+# test.
 
 # %% [markdown]
 # ## Check it on vLLM

@@ -17,13 +17,13 @@
 # You cannot read its kernels; you may only ask it for texts. How many, and what do they prove?
 #
 # **Formula.** At temperature 0: compare texts. Above it, two runs differ even if nothing is wrong,
-# so laws have to be compared. Take the first few tokens of a completion as one *cell*, with
-# probability $m$; two servers differ by $d$ in it, and by $\mathrm{TV} = \frac12 \sum |d|$
+# so distributions have to be compared. Take the first few tokens of a completion as one *cell*,
+# with probability $m$; two servers differ by $d$ in it, and by $\mathrm{TV} = \frac12 \sum |d|$
 # in all. Draw $n$ texts from each.
 #
-# - **TV measured is never 0.** Under one law each cell's difference is nearly normal, so chance
-#   alone shows $E[\mathrm{TV}] = \frac12\sum\sqrt{\tfrac{2}{\pi} m (1-m)\tfrac{2}{n}}$.
-# - **Pearson's chi-square** knows that. If the laws differ it is noncentral, with
+# - **TV measured is never 0.** Under one distribution each cell's difference is nearly normal, so
+#   chance alone shows $E[\mathrm{TV}] = \frac12\sum\sqrt{\tfrac{2}{\pi} m (1-m)\tfrac{2}{n}}$.
+# - **Pearson's chi-square** knows that. If the distributions differ it is noncentral, with
 #   $\lambda = \frac n2 \sum d^2/m \ge 2 n\,\mathrm{TV}^2$ (Cauchy-Schwarz: $(\sum |d|)^2 \le
 #   \sum d^2/m \cdot \sum m$). So the number of draws follows from the TV you want to see, and how
 #   surely: it grows as $1/\mathrm{TV}^2$.
@@ -47,20 +47,21 @@ from specjax.ab.compare import by_load, by_prompt
 from specjax.ab.measures import tpot
 from specjax.ab.records import read_log
 from specjax.ab.report import find
-from specjax.audit import statistics as stats
-from specjax.audit import zoo
+from specjax.audit import cells, zoo
 from specjax.audit.cases import random_cases
-from specjax.audit.exact import exact_law
+from specjax.audit.exact import exact_distribution
 from specjax.audit.prefixes import texts
 from specjax.audit.server import judge
+from specjax.theory import goodness
 from specjax.viz.findings import Found, audit_findings
 from specjax.viz.gains import Gain, gains
 
 # %% [markdown]
-# ## Two servers of one law
+# ## Two servers of one distribution
 #
-# Our first "server" is a law over the texts of three tokens, of 4 words. We draw from it in JAX,
-# a thousand audits at a time: each audit draws $n$ texts twice, from the *same* law.
+# Our first "server" is a distribution over the texts of three tokens, of 4 words. We draw from it
+# in JAX, a thousand audits at a time: each audit draws $n$ texts twice, from the *same*
+# distribution.
 
 # %%
 V, K, ALPHA, AUDITS = 4, 2, 0.01, 1000
@@ -69,10 +70,10 @@ honest = texts(p_tree, K + 1)[0]
 print(f"{(honest > 0).sum()} texts are possible; the likeliest has probability {honest.max():.3f}")
 
 
-def draw(key, law, audits, n):
-    """Count n texts of a law, in each of some audits: [audits, V ** (K + 1)]."""
-    drawn = jax.random.categorical(key, jnp.log(jnp.asarray(law)), shape=(audits, n))
-    return jax.vmap(lambda one: jnp.bincount(one, length=len(law)))(drawn)
+def draw(key, distribution, audits, n):
+    """Count n texts of a distribution, in each of some audits: [audits, V ** (K + 1)]."""
+    drawn = jax.random.categorical(key, jnp.log(jnp.asarray(distribution)), shape=(audits, n))
+    return jax.vmap(lambda one: jnp.bincount(one, length=len(distribution)))(drawn)
 
 
 draw = jax.jit(draw, static_argnums=(2, 3))
@@ -84,25 +85,26 @@ def tables(seed, ours, theirs, n, audits=AUDITS):
     pairs = zip(*(np.asarray(draw(*one, audits, n)) for one in zip(keys, (ours, theirs))))  # noqa: B905
     words = list(np.ndindex(*[V] * (K + 1)))
     counted = ([Counter(dict(zip(words, map(int, c)))) for c in pair] for pair in pairs)  # noqa: B905
-    return [stats.merge_samples(*pair, most=24) for pair in counted]
+    return [cells.merge_samples(*pair, most=24) for pair in counted]
 
 
 N = 2000
 same = tables(0, honest, honest, N, audits=200)
-measured = np.array([stats.total_variation(table) for table in same])
-expected = np.array([stats.expected_variation(table) for table in same])
+measured = np.array([goodness.total_variation(table) for table in same])
+expected = np.array([goodness.expected_variation(table) for table in same])
 print(
-    f"one law, {N} draws each: TV {measured.mean():.4f} on average, formula {expected.mean():.4f}"
+    f"one distribution, {N} draws each: TV {measured.mean():.4f} on average, "
+    f"formula {expected.mean():.4f}"
 )
 assert abs(measured.mean() / expected.mean() - 1) < 0.05
 assert measured.min() > 0.005  # never 0: "TV = 0.05" alone says nothing
 
 # %% [markdown]
 # So a TV of five percent is what honesty looks like at 2,000 draws of these texts. The test takes
-# that into account: it rejects one law as often as it is allowed to, and not more.
+# that into account: it rejects one distribution as often as it is allowed to, and not more.
 
 # %%
-false_alarms = sum(stats.p_value_of_samples(table) < 0.05 for table in same)
+false_alarms = sum(goodness.homogeneity_p_value(table) < 0.05 for table in same)
 print(f"rejected at the 5% level: {false_alarms} of {len(same)}")
 assert binom.cdf(false_alarms, len(same), 0.05) < 0.9999
 
@@ -113,15 +115,17 @@ assert binom.cdf(false_alarms, len(same), 0.05) < 0.9999
 
 # %%
 WANTED, POWER, CELLS = 0.05, 0.9, 24
-n = stats.sample_size(CELLS, WANTED, POWER, ALPHA)
-for_half = stats.sample_size(CELLS, WANTED / 2, POWER, ALPHA)
+n = goodness.samples_to_detect_tv(CELLS, WANTED, POWER, ALPHA)
+for_half = goodness.samples_to_detect_tv(CELLS, WANTED / 2, POWER, ALPHA)
 print(f"{n} draws from each server; for half the TV {for_half}")
 assert np.isclose(for_half / n, 4, rtol=1e-3)
 
-flat = np.where(np.arange(V ** (K + 1)) < CELLS, 1 / CELLS, 0.0)  # the hardest law of 24 cells
+flat = np.where(
+    np.arange(V ** (K + 1)) < CELLS, 1 / CELLS, 0.0
+)  # the hardest distribution of 24 cells
 skewed = flat + np.where(flat > 0, np.resize([1, -1], len(flat)), 0) * 2 * WANTED / CELLS
 assert np.isclose(abs(skewed - flat).sum() / 2, WANTED)
-found = [stats.p_value_of_samples(t) < ALPHA for t in tables(1, flat, skewed, n, audits=200)]
+found = [goodness.homogeneity_p_value(t) < ALPHA for t in tables(1, flat, skewed, n, audits=200)]
 print(f"found in {np.mean(found):.1%} of 200 audits, promised {POWER:.0%}")
 assert binom.cdf(sum(found), len(found), POWER) > 1e-3
 assert binom.sf(sum(found), len(found), POWER) > 1e-3
@@ -131,9 +135,11 @@ assert binom.sf(sum(found), len(found), POWER) > 1e-3
 
 # %%
 K_PROMPTS = 4
-p_values = np.random.default_rng(0).uniform(size=(20_000, K_PROMPTS))  # of servers of one law
+p_values = np.random.default_rng(0).uniform(
+    size=(20_000, K_PROMPTS)
+)  # of servers of one distribution
 naive = (p_values < 0.05).any(axis=1).mean()
-with_holm = np.mean([min(stats.holm(row)) < 0.05 for row in p_values.tolist()])
+with_holm = np.mean([min(goodness.holm(row)) < 0.05 for row in p_values.tolist()])
 print(f"false alarms: {naive:.1%} if any p < 0.05 counts, {with_holm:.1%} with Holm")
 assert np.isclose(naive, 1 - 0.95**K_PROMPTS, atol=0.01)
 assert with_holm < 0.055
@@ -141,8 +147,8 @@ assert with_holm < 0.055
 # %% [markdown]
 # ## Broken servers
 #
-# The zoo has verifiers that were shipped like this. `exact_law` tells what each of them really
-# does to our law; then an audit samples it, as it would sample a server.
+# The zoo has verifiers that were shipped like this. `exact_distribution` tells what each of them
+# really does to our distribution; then an audit samples it, as it would sample a server.
 
 # %%
 BROKEN = (
@@ -155,14 +161,17 @@ rows = []
 for keeper in BROKEN:
     name, specimen = keeper.__name__, keeper()
     drawn = None if specimen.drawn is None else specimen.drawn(q_tree)
-    law = exact_law(specimen.rule, p_tree, q_tree, K, drawn=drawn)
-    (table,) = tables(2, law.joint[0] / law.joint[0].sum(), honest, n, audits=1)
-    differs = stats.p_value_of_samples(table) < ALPHA
-    tv = stats.total_variation(table)
-    rows.append(Found(name, tv, stats.expected_variation(table), differs))
-    print(f"{name:30} exact TV {law.tv[0]:.4f}, measured {tv:.4f}, {'found' if differs else '-'}")
+    distribution = exact_distribution(specimen.rule, p_tree, q_tree, K, drawn=drawn)
+    (table,) = tables(2, distribution.joint[0] / distribution.joint[0].sum(), honest, n, audits=1)
+    differs = goodness.homogeneity_p_value(table) < ALPHA
+    tv = goodness.total_variation(table)
+    rows.append(Found(name, tv, goodness.expected_variation(table), differs))
+    print(
+        f"{name:30} exact TV {distribution.tv[0]:.4f}, measured {tv:.4f}, "
+        f"{'found' if differs else '-'}"
+    )
     assert differs == (name not in INVISIBLE)
-    assert (law.tv[0] < 1e-6) == (name in INVISIBLE)
+    assert (distribution.tv[0] < 1e-6) == (name in INVISIBLE)
 
 # %% [markdown]
 # Two of them pass, and no number of draws will change that. `accepts_at_equality` is wrong once in
@@ -242,10 +251,12 @@ axes.get_figure()
 # %%
 for one in found.comparisons:
     assert one.equality.compared == one.num_pairs == 24
-    assert one.equality.equal + sum(t.arm == one.arm.arm for t in log.triage) >= 24
-assert all(one.passed for one in log.triage)
-print(f"{sum(one.equality.equal for one in found.comparisons)} of "
-      f"{24 * len(found.comparisons)} texts are equal, {len(log.triage)} explained")  # fmt: skip
+    assert one.equality.equal + sum(t.arm == one.arm.arm for t in log.divergences) >= 24
+assert all(one.passed for one in log.divergences)
+print(
+    f"{sum(one.equality.equal for one in found.comparisons)} of "
+    f"{24 * len(found.comparisons)} texts are equal, {len(log.divergences)} explained"
+)
 
 # %% [markdown]
 # ## Why paired
@@ -279,20 +290,20 @@ assert together < apart
 # The answers are in the cells below, as assertions. Think first.
 
 # %% jupyter={"source_hidden": true} tags=["hide-input"]
-# Answer 1. That two samples of one law differ by as much.
+# Answer 1. That two samples of one distribution differ by as much.
 even = np.full((24, 2), 2000 / 24)
-assert 0.06 < stats.expected_variation(even) < 0.061
+assert 0.06 < goodness.expected_variation(even) < 0.061
 
 # %% jupyter={"source_hidden": true} tags=["hide-input"]
 # Answer 2. The 1/TV^2 of the formula: some 10^15 draws, tens of thousands of years.
-draws = stats.sample_size(CELLS, 2.0**-23, POWER, ALPHA)
+draws = goodness.samples_to_detect_tv(CELLS, 2.0**-23, POWER, ALPHA)
 assert 1e15 < draws < 2e15
 assert 30_000 < draws / 1000 / (365 * 24 * 3600) < 60_000
 
 # %% jupyter={"source_hidden": true} tags=["hide-input"]
 # Answer 3. Had its TV on these cells been 0.05 or more, it would have been caught with at least
 # 90%: so, at that confidence, TV < 0.05 after this prompt. Larger TVs are caught more surely:
-found = [stats.sample_size(CELLS, tv, POWER, ALPHA) for tv in (0.05, 0.1, 0.2)]
+found = [goodness.samples_to_detect_tv(CELLS, tv, POWER, ALPHA) for tv in (0.05, 0.1, 0.2)]
 assert found[0] > 3.9 * found[1] > 15 * found[2]
 
 # %% [markdown]

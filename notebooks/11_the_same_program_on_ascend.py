@@ -41,7 +41,7 @@ import torch
 from npu_bridge.certificate import certify, page
 from npu_bridge.contracts import ContractViolation
 from npu_bridge.lower import lower
-from npu_bridge.parts import Sizes, on_device, part
+from npu_bridge.lowering_targets import Sizes, lowering_target, on_device
 from npu_bridge.plans import PLANS
 from npu_bridge.rules import Refused
 from specjax import LLM, SamplingParams
@@ -87,14 +87,14 @@ for function in (jax.lax.lgamma, lambda x: jax.lax.while_loop(lambda c: c < 9.0,
 # %% [markdown]
 # ## The target's forward pass
 #
-# Some functions stand in the jaxpr under their own names: RMSNorm, RoPE, SwiGLU, attention, the
-# cache write. At these **seams** a *plan* may put a fused kernel. If a guard refuses, the seam is
-# decomposed into primitives and the report says why: a silent fallback would be a lie.
+# Some functions are in the jaxpr under their own names: RMSNorm, RoPE, SwiGLU, attention, the cache
+# write. These are the **fusible ops**: a *plan* may replace one by a fused kernel. If the kernel
+# does not take its operands, the op is decomposed into primitives, and the report has the reason.
 
 # %%
 config, _ = read_config(resolve("bundled"), dtype="bfloat16")
 sizes = Sizes(batch_size=2, nodes=4)
-forward = part("forward", config, sizes)
+forward = lowering_target("forward", config, sizes)
 programs = {plan: forward.lower(plan=plan) for plan in PLANS}
 print(programs["npu"].report)
 fused = programs["npu"].report.fused
@@ -122,7 +122,7 @@ axes.get_figure()
 # %%
 wide, _ = read_config(resolve("bundled"), dtype="float32")
 weights = load_params(resolve("bundled"), wide)
-judge = part("judge", wide, sizes, "rejection", weights)
+judge = lowering_target("judge", wide, sizes, "rejection", weights)
 jitted = jax.jit(judge.function)(*judge.args)
 lowered = judge.lower()(*on_device(judge.args, "torch"))
 worst = 0.0

@@ -1,21 +1,22 @@
-"""Ascend's fused kernels for the seams, as torch_npu 2.13.0 registers them.
+"""Ascend's fused kernels for the fusible ops, as torch_npu 2.13.0 registers them.
 
-Every guard states what a kernel's documents ask for; what fails it is decomposed. Two layouts
-of the cache, both [B, T, KH, d] in memory (``lower`` sees them transposed): "dense" attends
-over rows (BSND), "paged" reads the same bytes as blocks of 128 slots (TND queries), as
-vllm-ascend does. Lengths are host lists. Nothing here has been executed on hardware.
+Guards check the requirements of a kernel's documentation; an op that fails one is decomposed.
+There are two layouts of the cache, both [B, T, KH, d] in memory (``lower`` has them transposed):
+"dense" attends over rows (BSND), "paged" reads the same bytes as blocks of 128 slots (TND
+queries), as vllm-ascend does. Lengths are host lists. Nothing here has been executed on hardware.
 """
 
 import functools
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
-from npu_bridge.rules import aten, call, cast, to_dtype
+from npu_bridge.rules import Equation, Operand, aten, call, cast, to_dtype
 from npu_bridge.schemas import define
-from npu_bridge.seams import Unfit, identity, linear, literal
+from npu_bridge.torch_kernels import Fused, FusedKernel, Unfit, identity, linear, literal
 
 BLOCK = 128  # slots of a block of a paged cache
 MASK = 2048  # the side of the causal mask of sparse_mode 3
@@ -23,13 +24,13 @@ HALF = (torch.float16, torch.bfloat16)
 MOST_TOP_K = 1024
 
 
-def npu(name: str):
-    """Return an operator of torch_npu: a real one where it is imported, or its snapshot."""
+def npu(name: str) -> Any:
+    """Return an operator of torch_npu: the real one if it is imported, else its snapshot."""
     define()
     return getattr(torch.ops.npu, name).default
 
 
-def dtype_of(eqn, operand: int) -> torch.dtype:
+def dtype_of(eqn: Equation, operand: int) -> torch.dtype:
     """Return an operand's dtype."""
     return to_dtype(eqn.invars[operand].aval.dtype)
 
@@ -40,8 +41,10 @@ def require(fits: bool, why: str) -> None:
         raise Unfit(why)
 
 
-def rms_norm(lowering, scope, eqn, operands, mine):
-    """Normalise: npu_rms_norm."""
+def rms_norm(
+    lowering: Any, scope: Any, eqn: Equation, operands: Sequence[Operand], mine: Sequence[bool]
+) -> Fused:
+    """Lower ``ops.rms_norm`` to npu_rms_norm."""
     x, weight = operands
     pair = (dtype_of(eqn, 0), dtype_of(eqn, 1))
     require(pair[0] == pair[1] or pair[1] == torch.float32, f"dtypes {pair[0]} and {pair[1]}")
@@ -49,10 +52,12 @@ def rms_norm(lowering, scope, eqn, operands, mine):
     return (call(operator.getitem, both, 0),), "npu_rms_norm"
 
 
-def add(lowering, scope, eqn, operands, mine):
-    """Add to the residual stream and normalise the sum: npu_add_rms_norm.
+def add(
+    lowering: Any, scope: Any, eqn: Equation, operands: Sequence[Operand], mine: Sequence[bool]
+) -> Fused:
+    """Lower an addition and the RMSNorm of the sum to npu_add_rms_norm.
 
-    Looks ahead for the norm that reads this sum; a sum that none reads is just an addition.
+    The norm is looked up among the later equations; an addition without one is not fused.
     """
     total = eqn.outvars[0]
     for ahead in range(scope.position + 1, len(scope.eqns)):
@@ -74,8 +79,10 @@ def add(lowering, scope, eqn, operands, mine):
     return (summed,), "npu_add_rms_norm"
 
 
-def rotate(lowering, scope, eqn, operands, mine):
-    """Rotate queries or keys [B, N, H, d]: npu_rotary_mul, with cosines of full width."""
+def rotate(
+    lowering: Any, scope: Any, eqn: Equation, operands: Sequence[Operand], mine: Sequence[bool]
+) -> Fused:
+    """Lower ``ops.rotate`` to npu_rotary_mul, which takes cosines of the whole head size."""
     x, *angles = operands
     size, dtype = eqn.invars[0].aval.shape[-1], dtype_of(eqn, 0)
     require(size % 2 == 0 and size < 896, f"head_dim {size}: even and below 896 is asked for")
@@ -89,13 +96,17 @@ def rotate(lowering, scope, eqn, operands, mine):
     return (call(npu("npu_rotary_mul"), x, *wide, rotary_mode="half"),), "npu_rotary_mul"
 
 
-def swiglu(lowering, scope, eqn, operands, mine):
-    """Gate with SiLU: npu_swiglu of gate and up side by side."""
-    return (call(npu("npu_swiglu"), call(torch.cat, list(operands), -1), dim=-1),), "npu_swiglu"
+def swiglu(
+    lowering: Any, scope: Any, eqn: Equation, operands: Sequence[Operand], mine: Sequence[bool]
+) -> Fused:
+    """Lower ``ops.swiglu`` to npu_swiglu."""
+    return (call(npu("npu_swiglu"), *operands, dim=-1),), "npu_swiglu"
 
 
-def attention_mask(lowering, scope, eqn, operands, mine):
-    """Remember which masks are a chain's, all below lengths and then causal."""
+def attention_mask(
+    lowering: Any, scope: Any, eqn: Equation, operands: Sequence[Operand], mine: Sequence[bool]
+) -> Fused:
+    """Decompose ``attention_mask``, and record whether it is a chain's, for ``attention``."""
     lengths, visible = operands
     (made,) = lowering.run(eqn.params["jaxpr"].jaxpr, [], [scope.get(v) for v in eqn.invars], mine)
     nodes = eqn.outvars[0].aval.shape[1]
@@ -106,8 +117,10 @@ def attention_mask(lowering, scope, eqn, operands, mine):
     return (made.device,), None
 
 
-def write_rows(lowering, scope, eqn, operands, mine):
-    """Write keys or values into a dense cache in place: npu_scatter_nd_update_."""
+def write_rows(
+    lowering: Any, scope: Any, eqn: Equation, operands: Sequence[Operand], mine: Sequence[bool]
+) -> Fused:
+    """Lower ``ops.write_kv`` to npu_scatter_nd_update_, in place, for a dense cache."""
     leaf, new, slots = operands
     lowering.overwrite(leaf, mine[0])
     batch, heads, capacity, size = eqn.invars[0].aval.shape
@@ -119,8 +132,10 @@ def write_rows(lowering, scope, eqn, operands, mine):
     return (leaf,), "npu_scatter_nd_update_ in place"
 
 
-def write_pages(lowering, scope, eqn, operands, mine):
-    """Write a layer's keys and values into a paged cache at once: npu_scatter_pa_kv_cache."""
+def write_pages(
+    lowering: Any, scope: Any, eqn: Equation, operands: Sequence[Operand], mine: Sequence[bool]
+) -> Fused:
+    """Lower a layer's two ``ops.write_kv`` to one npu_scatter_pa_kv_cache, for a paged cache."""
     keys, new, slots = operands
     batch, heads, capacity, size = eqn.invars[0].aval.shape
     nodes = eqn.invars[1].aval.shape[1]
@@ -146,13 +161,13 @@ def write_pages(lowering, scope, eqn, operands, mine):
     return (keys,), "npu_scatter_pa_kv_cache in place (keys and values)"
 
 
-def physical(leaf):
-    """Return a leaf [B, KH, T, d] as it lies in memory, [B, T, KH, d]."""
+def physical(leaf: Operand) -> Operand:
+    """Return a cache leaf [B, KH, T, d] in its memory layout, [B, T, KH, d]."""
     return call(torch.permute, leaf, [0, 2, 1, 3])
 
 
-def flat_slots(lowering, slots, batch: int, capacity: int):
-    """Number the slots of all rows: row b has b T ... b T + T - 1."""
+def flat_slots(lowering: Any, slots: Operand, batch: int, capacity: int) -> Operand:
+    """Return slots as indices of a flat cache: row b has b T ... b T + T - 1."""
     key = ("slots", identity(slots), capacity)
     if key not in lowering.memo:
         first = torch.arange(batch, dtype=torch.int32)[:, None] * capacity
@@ -160,11 +175,18 @@ def flat_slots(lowering, slots, batch: int, capacity: int):
     return lowering.memo[key]
 
 
-def attention(paged: bool, lowering, scope, eqn, operands, mine):
-    """Attend over all committed slots and a causal chain: npu_fused_infer_attention_score.
+def attention(
+    paged: bool,
+    lowering: Any,
+    scope: Any,
+    eqn: Equation,
+    operands: Sequence[Operand],
+    mine: Sequence[bool],
+) -> Fused:
+    """Lower ``ops.attention`` with a chain's mask to npu_fused_infer_attention_score.
 
-    sparse_mode 3 aligns the causal triangle with the last key, so N queries over lengths + N
-    keys are exactly a chain's verification; trees need a mask of their own, and are decomposed.
+    sparse_mode 3 aligns the causal triangle with the last key, so that N queries over lengths + N
+    keys have a chain's mask. Trees have other masks, and are decomposed.
     """
     query, keys, values, mask = operands
     batch, nodes, heads, size = eqn.invars[0].aval.shape
@@ -212,30 +234,32 @@ def attention(paged: bool, lowering, scope, eqn, operands, mine):
     return (made,), f"npu_fused_infer_attention_score ({layout}, sparse_mode 3)"
 
 
-def whole(leaf):
-    """Look through the window: the kernel is told the lengths, and reads no further."""
+def whole(leaf: Operand) -> Operand:
+    """Return the cache leaf that a window is a slice of: the kernel reads up to the lengths."""
     if leaf.node.target is aten.slice.Tensor and leaf.node.args[1:3] == (2, 0):
         return fx.Proxy(leaf.node.args[0], leaf.tracer)
     return leaf
 
 
-def capacity_of(scope, eqn) -> int:
-    """Return the capacity of the cache whose window an attention reads."""
+def capacity_of(scope: Any, eqn: Equation) -> int:
+    """Return the capacity of the cache that an attention reads."""
     for inner in scope.eqns:
         if eqn.invars[1] in inner.outvars and inner.primitive.name == "slice":
             return inner.invars[0].aval.shape[2]
     return eqn.invars[1].aval.shape[2]
 
 
-def causal_mask(lowering) -> torch.Tensor:
-    """Return the mask that sparse_mode 3 asks for; True is masked OUT."""
+def causal_mask(lowering: Any) -> torch.Tensor:
+    """Return the mask that sparse_mode 3 requires; True is masked OUT."""
     if "mask" not in lowering.memo:
         lowering.memo["mask"] = torch.ones(MASK, MASK, dtype=torch.int8).triu(1)
     return lowering.memo["mask"]
 
 
-def top_k_top_p(lowering, scope, eqn, operands, mine):
-    """Cut off all but the likeliest tokens: npu_top_k_top_p, if top_k is promised to fit."""
+def top_k_top_p(
+    lowering: Any, scope: Any, eqn: Equation, operands: Sequence[Operand], mine: Sequence[bool]
+) -> Fused:
+    """Lower ``sampling.top_k_top_p`` to npu_top_k_top_p, if ``most_top_k`` bounds top_k."""
     logits, temperature, top_k, top_p = operands
     batch, nodes, size = eqn.invars[0].aval.shape
     most = lowering.most_top_k
@@ -252,7 +276,7 @@ def top_k_top_p(lowering, scope, eqn, operands, mine):
     return (call(torch.where, gone, torch.tensor(-1e30), logits),), "npu_top_k_top_p"
 
 
-COMMON = {
+COMMON: dict[str, FusedKernel] = {
     "linear": linear,
     "rms_norm": rms_norm,
     "add": add,

@@ -1,46 +1,49 @@
-"""What torch_npu's documents ask of each operator, and what they say it computes.
+"""Reference kernels of torch_npu's operators, written from its documentation.
 
-Written from the documents that come with torch_npu 2.13.0 (``torch_npu/_op_plugin_docs.py``),
-not from our JAX code, so that the two can disagree. ``compute`` runs on a CPU: it refuses what
-a document forbids, quoting it, and then does what its formula says, in float32. That is a
-reference for tests and certificates, not a way to decode: nothing is executed on hardware.
+The source is the documentation of torch_npu 2.13.0 (``torch_npu/_op_plugin_docs.py``), not our JAX
+code, so that errors in either show. ``compute`` runs on a CPU: it raises for calls that the
+documentation forbids, quoting it, and computes the documented formula in float32. These kernels
+are for tests and certificates, not for decoding; nothing is executed on hardware.
 """
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
 HALF = (torch.float16, torch.bfloat16)
 FLOATS = (*HALF, torch.float32)
+MaybeTensor = torch.Tensor | None
 
 
 class ContractViolation(ValueError):
-    """A call that the documents forbid; the message quotes them."""
+    """A call that the documentation forbids; the message quotes it."""
 
 
 class Kernel(NamedTuple):
     """A reference kernel: ``compute`` on a CPU, ``describe`` for shapes alone."""
 
-    compute: Callable
-    describe: Callable
+    compute: Callable[..., Any]
+    describe: Callable[..., Any]
 
 
 def check(fits: bool, document: str, got: object) -> None:
-    """Raise ContractViolation, quoting the document, unless a call fits."""
+    """Raise ContractViolation with a quotation of the documentation unless a call fits."""
     if not fits:
         raise ContractViolation(f"{document} (got {got})")
 
 
 def same_device(*tensors: torch.Tensor | None) -> None:
-    """Refuse operands on different devices."""
+    """Raise ContractViolation for operands on different devices."""
     devices = {str(t.device) for t in tensors if t is not None}
     check(len(devices) == 1, "all operands on one device", sorted(devices))
 
 
-def rms_norm(input, gamma, epsilon=1e-6):
-    """Compute y = x / sqrt(mean(x^2) + epsilon) * gamma and the reciprocal root."""
+def rms_norm(
+    input: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return y = x / sqrt(mean(x^2) + epsilon) * gamma, and the reciprocal root."""
     same_device(input, gamma)
     check(input.dtype in FLOATS, "输入数据类型仅支持float16、bfloat16和float32", input.dtype)
     pairs = gamma.dtype == input.dtype or gamma.dtype == torch.float32
@@ -53,17 +56,21 @@ def rms_norm(input, gamma, epsilon=1e-6):
     return (wide * rstd * gamma.float()).to(input.dtype), rstd
 
 
-def describe_rms_norm(input, gamma, epsilon=1e-6):
+def describe_rms_norm(
+    input: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the shapes of y and of the reciprocal root."""
     kept = input.shape[: input.ndim - gamma.ndim]
     rstd = input.new_empty([*kept, *(1 for _ in gamma.shape)], dtype=torch.float32)
     return torch.empty_like(input), rstd
 
 
-def add_rms_norm(x1, x2, gamma, epsilon=1e-6):
-    """Compute x = x1 + x2, y = rms_norm(x); return y, the reciprocal root and x.
+def add_rms_norm(
+    x1: torch.Tensor, x2: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return y = rms_norm(x), the reciprocal root and x = x1 + x2.
 
-    The wheel's documents have no page for it; this is CANN's aclnnAddRmsNorm.
+    It is not in the wheel's documentation; this is CANN's aclnnAddRmsNorm.
     """
     dtypes = {x1.dtype, x2.dtype, gamma.dtype}
     check(len(dtypes) == 1, "x1, x2 and gamma: one dtype", dtypes)
@@ -74,14 +81,22 @@ def add_rms_norm(x1, x2, gamma, epsilon=1e-6):
     return y, rstd, total
 
 
-def describe_add_rms_norm(x1, x2, gamma, epsilon=1e-6):
+def describe_add_rms_norm(
+    x1: torch.Tensor, x2: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the shapes of y, of the reciprocal root and of the sum."""
     y, rstd = describe_rms_norm(x1, gamma)
     return y, rstd, torch.empty_like(x1)
 
 
-def rotary_mul(input, r1, r2, rotary_mode="half", rotate=None):
-    """Compute r1 * x + r2 * (-x2, x1), x1 and x2 being the halves of x."""
+def rotary_mul(
+    input: torch.Tensor,
+    r1: torch.Tensor,
+    r2: torch.Tensor,
+    rotary_mode: str = "half",
+    rotate: MaybeTensor = None,
+) -> torch.Tensor:
+    """Return r1 * x + r2 * (-x2, x1), x1 and x2 being the halves of x."""
     same_device(input, r1, r2)
     check(rotary_mode == "half", "this bridge uses 'half'", rotary_mode)
     check(rotate is None, "this bridge passes no rotate", rotate)
@@ -100,8 +115,8 @@ def rotary_mul(input, r1, r2, rotary_mode="half", rotate=None):
     return (r1.float() * input.float() + r2.float() * turned).to(input.dtype)
 
 
-def swiglu(self, dim=-1):
-    """Compute swish(A) * B, A and B being the halves of x."""
+def swiglu(self: torch.Tensor, dim: int = -1) -> torch.Tensor:
+    """Return swish(A) * B, A and B being the halves of x."""
     check(self.dtype in FLOATS, "dtype支持FP32、FP16或BF16类型", self.dtype)
     check(1 <= self.ndim <= 8, "shape支持1-8维", self.ndim)
     check(self.shape[dim] % 2 == 0, "A和B是x沿dim维度切分的Tensor: even", self.shape[dim])
@@ -110,21 +125,23 @@ def swiglu(self, dim=-1):
     return (gate * torch.sigmoid(gate) * up).to(self.dtype)
 
 
-def describe_swiglu(self, dim=-1):
-    """Return half of the shape."""
+def describe_swiglu(self: torch.Tensor, dim: int = -1) -> torch.Tensor:
+    """Return a tensor of the result's shape."""
     shape = list(self.shape)
     shape[dim] //= 2
     return self.new_empty(shape)
 
 
 def check_places(places: torch.Tensor, limit: int, document: str) -> None:
-    """Refuse places out of bounds."""
+    """Raise ContractViolation for indices out of bounds."""
     inside = bool(((places >= 0) & (places < limit)).all())
     check(inside, document, f"{places.flatten().tolist()[:8]} of {limit}")
 
 
-def scatter_nd_update(input, indices, updates):
-    """Set rows of input at indices, in place."""
+def scatter_nd_update(
+    input: torch.Tensor, indices: torch.Tensor, updates: torch.Tensor
+) -> torch.Tensor:
+    """Return ``input`` with rows set at indices, in place."""
     same_device(input, indices, updates)
     check(indices.dtype in (torch.int32, torch.int64), "indices: int32、int64", indices.dtype)
     check(indices.ndim >= 2, "indices至少是2维", indices.ndim)
@@ -140,10 +157,18 @@ def scatter_nd_update(input, indices, updates):
 
 
 def scatter_pa_kv_cache(
-    key, value, key_cache, value_cache, slot_mapping, *, compress_lens=None,
-    compress_seq_offsets=None, seq_lens=None, cache_mode="PA_NZ",
-) -> None:  # fmt: skip
-    """Set slots of a paged cache, in place; the documents' second case."""
+    key: torch.Tensor,
+    value: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    *,
+    compress_lens: MaybeTensor = None,
+    compress_seq_offsets: MaybeTensor = None,
+    seq_lens: MaybeTensor = None,
+    cache_mode: str | None = "PA_NZ",
+) -> None:
+    """Set slots of a paged cache, in place (the second case in the documentation)."""
     same_device(key, value, key_cache, value_cache, slot_mapping)
     check(cache_mode in (None, "Norm"), "当传None或'Norm'时，仅支持ND内存排布格式", cache_mode)
     extra = (compress_lens, compress_seq_offsets, seq_lens)
@@ -173,12 +198,12 @@ def scatter_pa_kv_cache(
         cache.view(blocks * size, *cache.shape[2:])[slot_mapping.long()] = new
 
 
-def describe_nothing(*args, **options) -> None:
-    """Return nothing."""
+def describe_nothing(*args: Any, **options: Any) -> None:
+    """Return None, for an operator without results."""
 
 
-def top_k_top_p(logits, p=None, k=None):
-    """Set all but the k largest, and of these all but the likeliest p, to -inf."""
+def top_k_top_p(logits: torch.Tensor, p: MaybeTensor = None, k: MaybeTensor = None) -> torch.Tensor:
+    """Return logits after top-k, then top-p: those cut off are -inf."""
     same_device(logits, p, k)
     check(logits.ndim == 2 and logits.dtype in FLOATS, "logits: 支持2维", tuple(logits.shape))
     check(p is not None or k is not None, "不支持p和k同时传None", None)
@@ -202,24 +227,55 @@ def top_k_top_p(logits, p=None, k=None):
     return torch.empty_like(kept).scatter_(1, order.indices, kept).to(logits.dtype)
 
 
-def describe_like(first, *args, **options):
-    """Return the first operand's shape."""
+def describe_like(first: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+    """Return a tensor of the first operand's shape."""
     return torch.empty_like(first)
 
 
 def fused_infer_attention_score(
-    query, key, value, *, pse_shift=None, atten_mask=None, actual_seq_lengths=None,
-    actual_seq_lengths_kv=None, dequant_scale1=None, quant_scale1=None, dequant_scale2=None,
-    quant_scale2=None, quant_offset2=None, antiquant_scale=None, antiquant_offset=None,
-    key_antiquant_scale=None, key_antiquant_offset=None, value_antiquant_scale=None,
-    value_antiquant_offset=None, block_table=None, query_padding_size=None, kv_padding_size=None,
-    key_shared_prefix=None, value_shared_prefix=None, actual_shared_prefix_len=None,
-    query_rope=None, key_rope=None, key_rope_antiquant_scale=None, num_heads=1, scale=1.0,
-    pre_tokens=2147483647, next_tokens=2147483647, input_layout="BSH", num_key_value_heads=0,
-    sparse_mode=0, inner_precise=0, block_size=0, antiquant_mode=0, key_antiquant_mode=0,
-    value_antiquant_mode=0, softmax_lse_flag=False,
-):  # fmt: skip
-    """Attend with the mask of sparse_mode 3, over dense rows (BSND) or blocks (TND)."""
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    pse_shift: MaybeTensor = None,
+    atten_mask: MaybeTensor = None,
+    actual_seq_lengths: Sequence[int] | None = None,
+    actual_seq_lengths_kv: Sequence[int] | None = None,
+    dequant_scale1: MaybeTensor = None,
+    quant_scale1: MaybeTensor = None,
+    dequant_scale2: MaybeTensor = None,
+    quant_scale2: MaybeTensor = None,
+    quant_offset2: MaybeTensor = None,
+    antiquant_scale: MaybeTensor = None,
+    antiquant_offset: MaybeTensor = None,
+    key_antiquant_scale: MaybeTensor = None,
+    key_antiquant_offset: MaybeTensor = None,
+    value_antiquant_scale: MaybeTensor = None,
+    value_antiquant_offset: MaybeTensor = None,
+    block_table: Any = None,
+    query_padding_size: MaybeTensor = None,
+    kv_padding_size: MaybeTensor = None,
+    key_shared_prefix: MaybeTensor = None,
+    value_shared_prefix: MaybeTensor = None,
+    actual_shared_prefix_len: Sequence[int] | None = None,
+    query_rope: MaybeTensor = None,
+    key_rope: MaybeTensor = None,
+    key_rope_antiquant_scale: MaybeTensor = None,
+    num_heads: int = 1,
+    scale: float = 1.0,
+    pre_tokens: int = 2147483647,
+    next_tokens: int = 2147483647,
+    input_layout: str = "BSH",
+    num_key_value_heads: int = 0,
+    sparse_mode: int = 0,
+    inner_precise: int = 0,
+    block_size: int = 0,
+    antiquant_mode: int = 0,
+    key_antiquant_mode: int = 0,
+    value_antiquant_mode: int = 0,
+    softmax_lse_flag: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return attention with the mask of sparse_mode 3, over dense rows (BSND) or blocks (TND)."""
     same_device(query, key, value, atten_mask, block_table)
     unused = (pse_shift, dequant_scale1, quant_scale1, dequant_scale2, quant_scale2, quant_offset2,
               antiquant_scale, antiquant_offset, key_antiquant_scale, key_antiquant_offset,
@@ -278,8 +334,8 @@ def fused_infer_attention_score(
     return out.to(query.dtype), torch.zeros(1)
 
 
-def unpack_queries(query, ends, num_heads: int) -> list[torch.Tensor]:
-    """Cut packed queries [T, N, D] at their cumulative lengths."""
+def unpack_queries(query: torch.Tensor, ends: Any, num_heads: int) -> list[torch.Tensor]:
+    """Return packed queries [T, N, D] split at their cumulative lengths."""
     check(query.ndim == 3, "TND-(T,Q_N,D)", tuple(query.shape))
     total, heads, size = query.shape
     check(heads == num_heads, "num_heads: N轴shape值相同", (heads, num_heads))
@@ -293,8 +349,16 @@ def unpack_queries(query, ends, num_heads: int) -> list[torch.Tensor]:
     return [query[a:b] for a, b in zip([0, *ends], ends, strict=False)]
 
 
-def read_pages(leaf, table, block: int, lengths, batch: int, shared: int, size: int):
-    """Gather each row's keys or values [length, KH, D] from its blocks."""
+def read_pages(
+    leaf: torch.Tensor,
+    table: torch.Tensor,
+    block: int,
+    lengths: Sequence[int],
+    batch: int,
+    shared: int,
+    size: int,
+) -> list[torch.Tensor]:
+    """Return each row's keys or values [length, KH, D], gathered from its blocks."""
     check(table is not None, "page attention的使能必要条件是block_table存在且有效", None)
     check(table.dtype == torch.int32, "block_table: 数据类型支持int32", table.dtype)
     check(
@@ -315,8 +379,10 @@ def read_pages(leaf, table, block: int, lengths, batch: int, shared: int, size: 
     return [pages[row, :length] for row, length in enumerate(lengths)]
 
 
-def attend(query, keys, values, scale: float) -> torch.Tensor:
-    """Attend [Q, N, D] over [L, KH, D]; the last query sees the last key, and so backwards."""
+def attend(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """Return causal attention of [Q, N, D] over [L, KH, D]; the last query is at the last key."""
     number, length = len(query), len(keys)
     check(
         length >= number,
@@ -331,8 +397,16 @@ def attend(query, keys, values, scale: float) -> torch.Tensor:
     return torch.einsum("nql,lnd->qnd", probs, values)
 
 
-def describe_attention(query, key, value, *, atten_mask=None, block_table=None, **options):
-    """Return the shape of the result, and of the log-sum-exp that is not asked for."""
+def describe_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    atten_mask: MaybeTensor = None,
+    block_table: MaybeTensor = None,
+    **options: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return tensors of the result's shape, and of the log-sum-exp's, which is not computed."""
     same_device(query, key, value, atten_mask, block_table)
     return torch.empty_like(query), query.new_empty([1], dtype=torch.float32)
 

@@ -1,40 +1,56 @@
-"""Gather and scatter in PyTorch: an index per axis that is not taken whole.
+"""JAX's gather and scatter in PyTorch, as advanced indexing.
 
-JAX's gather reads windows of static size that start at given places; PyTorch's indexing reads
-elements. Whole axes are left alone, so an embedding is one index; windows of other sizes are
-spelt out. What happens out of bounds (fill or drop, clip, promised not to) is JAX's.
+JAX's gather reads windows of static size at given starts; PyTorch's indexing reads elements. An
+axis whose window is the whole axis has no index, so that an embedding is one index; other windows
+are expanded to indices. Out of bounds JAX's modes apply (fill or drop, clip, promise in bounds).
 """
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import torch
 
-from npu_bridge.rules import aten, call, out, rule, shape_of, to_dtype
+from npu_bridge.rules import Equation, Operand, aten, call, out, rule, shape_of, to_dtype
 
 FILL_OR_DROP = jax.lax.GatherScatterMode.FILL_OR_DROP
 PROMISED = jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS
 
 
 class Places(NamedTuple):
-    """Where windows lie. Shapes broadcast to [batch ..., windowed ...]."""
+    """The indices of windows, of shapes that broadcast to [batch ..., windowed ...]."""
 
-    index: dict[int, Any]  # of every axis that is not taken whole
-    windowed: list[int]  # axes taken in part and kept
-    whole: list[int]
-    valid: Any  # which windows lie inside, or None where all do
+    index: dict[int, Any]  # by axis, unless its window is the whole axis
+    windowed: list[int]  # axes of which a part is read, and which are kept
+    whole: list[int]  # axes that are read whole
+    valid: Any  # which windows are in bounds, or None if all are
     shape: list[int]
 
 
-def locate(indices, batch, shape, sizes, starts, dropped, batching, mode) -> Places:
-    """Spell out the places of windows of ``sizes`` in an operand of ``shape``.
+def locate(
+    indices: Operand,
+    batch: Sequence[int],
+    shape: Sequence[int],
+    sizes: Sequence[int],
+    starts: Sequence[int],
+    dropped: Sequence[int],
+    batching: Sequence[tuple[int, int]],
+    mode: Any,
+) -> Places:
+    """Return the indices of windows of ``sizes`` in an operand of ``shape``.
 
-    ``batch`` are the axes of ``indices`` but the last, whose entries are the starts along the
-    axes ``starts``; ``dropped`` axes vanish from the result, and ``batching`` pairs an axis of
-    the operand with one of the indices.
+    Args:
+        indices: the windows' starts, along its last axis.
+        batch: the sizes of the other axes of ``indices``.
+        shape: of the operand.
+        sizes: of a window.
+        starts: the operand's axis of each entry of the last axis of ``indices``.
+        dropped: axes that are not in the result.
+        batching: pairs of an axis of the operand and one of ``indices``.
+        mode: JAX's, for windows out of bounds.
     """
     pairs, lost = dict(batching), {*dropped, *(axis for axis, _ in batching)}
     axes = range(len(shape))
@@ -70,14 +86,14 @@ def locate(indices, batch, shape, sizes, starts, dropped, batching, mode) -> Pla
     return Places(index, windowed, whole, functools.reduce(both, checks) if checks else None, wide)
 
 
-def surely(start, most: int) -> bool:
-    """Whether a start is a constant that is in bounds."""
+def surely(start: Operand, most: int) -> bool:
+    """Return whether a start is a constant that is in bounds."""
     return isinstance(start, torch.Tensor) and bool(((start >= 0) & (start <= most)).all())
 
 
 @rule("gather")
-def gather(eqn, x, indices):
-    """Read windows of x that start at given places."""
+def gather(eqn: Equation, x: Operand, indices: Operand) -> Operand:
+    """Return windows of x at given starts."""
     dims, shape, batch = eqn.params["dimension_numbers"], shape_of(eqn), shape_of(eqn, 1)[:-1]
     batching = list(zip(dims.operand_batching_dims, dims.start_indices_batching_dims, strict=True))
     at = locate(
@@ -100,8 +116,8 @@ def gather(eqn, x, indices):
     return permute(taken, [source[offsets[i]] if i in offsets else next(rows) for i in range(rank)])
 
 
-def filler(eqn) -> float | int | bool:
-    """Return what JAX reads out of bounds."""
+def filler(eqn: Equation) -> float | int | bool:
+    """Return the value that JAX's gather has out of bounds."""
     dtype, given = np.dtype(out(eqn).dtype), eqn.params.get("fill_value")
     if given is not None:
         return given
@@ -113,8 +129,10 @@ def filler(eqn) -> float | int | bool:
     return math.nan
 
 
-def scatter(accumulate: bool, eqn, x, indices, updates):
-    """Set windows of a copy of x, or add to them."""
+def scatter(
+    accumulate: bool, eqn: Equation, x: Operand, indices: Operand, updates: Operand
+) -> Operand:
+    """Return x with windows set, or added to."""
     dims, shape, batch = eqn.params["dimension_numbers"], shape_of(eqn), shape_of(eqn, 1)[:-1]
     batching = list(
         zip(dims.operand_batching_dims, dims.scatter_indices_batching_dims, strict=True)
@@ -140,8 +158,15 @@ def scatter(accumulate: bool, eqn, x, indices, updates):
     return permute(moved, [front.index(axis) for axis in range(len(front))])
 
 
-def drop(moved, index, at: Places, updates, accumulate: bool, shape):
-    """Scatter what lies in bounds; the rest goes to a row past the end, which is cut off."""
+def drop(
+    moved: Operand,
+    index: Sequence[Operand],
+    at: Places,
+    updates: Operand,
+    accumulate: bool,
+    shape: Sequence[int],
+) -> Operand:
+    """Scatter windows that are in bounds; the others go to a row past the end, cut off again."""
     sizes, rest = [shape[axis] for axis in at.index], [shape[axis] for axis in at.whole]
     total, linear = math.prod(sizes), index[0]
     for size, one in zip(sizes[1:], index[1:], strict=True):
@@ -153,8 +178,8 @@ def drop(moved, index, at: Places, updates, accumulate: bool, shape):
     return call(torch.reshape, call(aten.slice.Tensor, rows, 0, 0, total), [*sizes, *rest])
 
 
-def permute(x, order: list[int]):
-    """Permute axes, if that changes anything."""
+def permute(x: Operand, order: list[int]) -> Operand:
+    """Return x with its axes in this order."""
     return x if order == sorted(order) else call(torch.permute, x, order)
 
 

@@ -1,16 +1,16 @@
-"""From a JAX function to a PyTorch program: the jaxpr, interpreted on fx proxies.
+"""Lower a JAX function to a PyTorch program by interpreting its jaxpr on fx proxies.
 
-The jaxpr is the one truth. Primitives follow ``rules``; a seam (a function of ``specjax.ops``
-that stands in the jaxpr under its own name) may become a fused kernel (``seams``), and where
-its guard refuses, its decomposition is lowered and the report says why. What depends on random
-keys is not lowered: it becomes a JAX function that runs on the host beforehand, and its
-results are operands.
+Primitives are lowered by ``rules``. A fusible op (a function of ``specjax.core.ops``, which is in
+the jaxpr under its own name) becomes a fused kernel of the plan (``plans``); if the kernel does not
+take it, the op is decomposed into primitives, and the report has the reason. Values that depend on
+random keys are not lowered: a JAX function computes them on the host beforehand, and they are
+operands of the program.
 """
 
 import operator
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -23,10 +23,10 @@ from torch import fx
 
 from npu_bridge import indexing  # noqa: F401 (enters its rules)
 from npu_bridge.plans import PLANS
-from npu_bridge.report import Report, Seam
-from npu_bridge.rules import RULES, Refused, aten, call, constant, to_dtype
-from npu_bridge.seams import Unfit
+from npu_bridge.report import FusibleOp, Report
+from npu_bridge.rules import RULES, Equation, Operand, Refused, aten, call, constant, to_dtype
 from npu_bridge.tensors import to_torch
+from npu_bridge.torch_kernels import Unfit
 from specjax.kernels.primitive import FORMS
 
 RANDOM = ("random_", "threefry", "rng_", "shift_right_logical")
@@ -34,12 +34,12 @@ INLINE = {"jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_
 
 
 def is_call(name: str) -> bool:
-    """Say whether a primitive stands for a jaxpr: a function that is called, or a plain form."""
+    """Return whether a primitive is a call of a jaxpr, or one with a plain form (``FORMS``)."""
     return name in INLINE or name in FORMS
 
 
 class Value(NamedTuple):
-    """What a variable stands for: a tensor or proxy on the device, a Deferred on the host."""
+    """The value of a jaxpr's variable: a tensor or proxy on the device, a Deferred on the host."""
 
     device: Any  # None: it depends on random keys
     host: "Deferred | None"  # None: it depends on weights or on the cache
@@ -54,23 +54,23 @@ class HostLengths(NamedTuple):
 
 @dataclass(frozen=True)
 class Program:
-    """A lowered function; call it with the arguments it was lowered for, donated ones in place."""
+    """A lowered function; call it with arguments of the same shapes. It overwrites donated ones."""
 
     module: fx.GraphModule
     report: Report
-    noise: Callable | None  # flat arguments -> further operands; JAX, on the host
+    noise: Callable[[Sequence[Any]], Sequence[jax.Array]] | None  # flat arguments -> operands
     lengths: tuple[HostLengths, ...]
     wanted: tuple[int, ...]  # the flat arguments the module reads
     out_tree: Any
 
-    def __call__(self, *args) -> Any:
-        """Run on tensors or arrays; the result has tensors."""
+    def __call__(self, *args: Any) -> Any:
+        """Return the results as tensors, given tensors or arrays."""
         with torch.no_grad():
             results = self.module(*self.operands(jax.tree.leaves(args)))
         return jax.tree.unflatten(self.out_tree, results)
 
     def operands(self, leaves: Sequence[Any]) -> list[Any]:
-        """Make the module's operands of the flat arguments; those the host reads are arrays."""
+        """Return the module's operands of the flat arguments; those read on the host are arrays."""
         lists = [
             [length + extra.offset for length in leaves[extra.argument].tolist()]
             for extra in self.lengths
@@ -79,8 +79,8 @@ class Program:
         given = [*(leaves[i] for i in self.wanted), *noise]
         return [*(to_torch(x, self.report.device) for x in given), *lists]
 
-    def export(self, *args) -> torch.export.ExportedProgram:
-        """Return the program as ``torch.export`` has it; lengths in host lists become constants.
+    def export(self, *args: Any) -> torch.export.ExportedProgram:
+        """Return the program exported by ``torch.export``; host lists of lengths become constants.
 
         ``jax.ShapeDtypeStruct`` may stand for weights.
         """
@@ -95,7 +95,7 @@ class Program:
 
 
 def lower(
-    function: Callable,
+    function: Callable[..., Any],
     args: Sequence[Any],
     *,
     donate: Sequence[int] = (),
@@ -105,17 +105,22 @@ def lower(
     most_top_k: int | None = None,
     name: str | None = None,
 ) -> Program:
-    """Lower ``function(*args)``; arrays or ``jax.ShapeDtypeStruct`` stand for their shapes.
+    """Return ``function`` as a PyTorch program, for arguments of the shapes of ``args``.
 
     Args:
+        function: of arrays; it must be traceable by JAX.
+        args: arrays or ``jax.ShapeDtypeStruct``.
         donate: arguments whose arrays the program may overwrite; caches are written in place,
-            and every slot must lie inside: the caller has checked it.
-        host: arguments that the host has too when the program is called, such as random keys.
-        device: where the constants live, "cpu" or "npu".
-        plan: which fused kernels to use, of ``plans.PLANS``; the device's own by default.
-        most_top_k: the largest top_k that will be asked for, if that is known.
+            and the caller must check that all slots are in bounds.
+        host: arguments that are on the host too when the program is called, such as random keys.
+        device: of the constants, "cpu" or "npu".
+        plan: which fused kernels to use, of ``plans.PLANS``; by default those of the device.
+        most_top_k: an upper bound of top_k, if one is known.
+        name: for the report.
 
-    Raises Refused for a primitive without a rule, by name and with its shapes.
+    Raises:
+        Refused: a primitive has no rule; the message has its name and shapes.
+        ValueError: there is no such plan.
     """
     start = time.perf_counter()
     plan = plan or ("npu" if device.startswith("npu") else "torch")
@@ -140,7 +145,7 @@ def lower(
 
 @dataclass
 class Scope:
-    """One jaxpr while it is interpreted: seams look ahead in it."""
+    """One jaxpr while it is interpreted; kernels may look ahead in it."""
 
     eqns: Sequence[Any]
     env: dict[Any, Value]
@@ -149,37 +154,37 @@ class Scope:
     done: set[int] = field(default_factory=set)
     shared: set[Any] = field(default_factory=set)  # variables that something outside still reads
 
-    def get(self, atom) -> Value:
-        """Return what an operand stands for."""
+    def get(self, atom: Any) -> Value:
+        """Return the value of an operand."""
         if isinstance(atom, core.Literal):
             return known(atom.val)
         return self.env[atom]
 
-    def put(self, variable, device) -> None:
-        """Say what a variable of a later equation stands for."""
+    def put(self, variable: Any, device: Operand) -> None:
+        """Set the value of a variable that a later equation defines."""
         self.env[variable] = Value(device, None)
 
-    def mine(self, eqn) -> list[bool]:
-        """Say which operands are read by this equation and by nothing else."""
+    def mine(self, eqn: Equation) -> list[bool]:
+        """Return which operands nothing but this equation reads."""
         return [
             not isinstance(v, core.Literal) and v not in self.shared and self.uses[v] == 1
             for v in eqn.invars
         ]
 
 
-def known(value) -> Value:
-    """Make the value of a constant."""
+def known(value: Any) -> Value:
+    """Return a constant as a ``Value``."""
     host = Deferred(lambda: value)
     return Value(None if is_key(jax.typeof(value)) else constant(value), host)
 
 
-def is_key(aval) -> bool:
-    """Whether something is a random key."""
+def is_key(aval: Any) -> bool:
+    """Return whether an abstract value is a random key."""
     return jnp.issubdtype(aval.dtype, jax.dtypes.prng_key)
 
 
 class Lowering:
-    """The interpreter: walks a jaxpr once and writes a graph."""
+    """An interpreter of a jaxpr, which writes an fx graph."""
 
     def __init__(self, report: Report, donated: Sequence[bool], on_host: Sequence[bool]):
         self.report, self.may_donate = report, donated
@@ -197,8 +202,10 @@ class Lowering:
         self.memo: dict[Any, Any] = {}
         self.most_top_k: int | None = None
 
-    def build(self, closed) -> tuple[fx.Graph, torch.nn.Module, Callable | None]:
-        """Interpret the whole jaxpr."""
+    def build(
+        self, closed: core.ClosedJaxpr
+    ) -> tuple[fx.Graph, torch.nn.Module, Callable[[Sequence[Any]], Sequence[jax.Array]] | None]:
+        """Return the graph of a jaxpr, its constants, and ``Program.noise``."""
         arguments = [self.argument(i, var.aval) for i, var in enumerate(closed.jaxpr.invars)]
         constants = [known(const) for const in closed.consts]
         results = self.run(closed.jaxpr, constants, arguments, [True] * len(arguments))
@@ -213,14 +220,14 @@ class Lowering:
         graph.lint()
         return graph, root, self.make_noise()
 
-    def empty(self, aval) -> Value:
-        """Make the value of an array without elements; ``torch.export`` saves no such constant."""
+    def empty(self, aval: Any) -> Value:
+        """Return an array without elements, which ``torch.export`` cannot save as a constant."""
         args = constant(np.zeros((), aval.dtype)), list(aval.shape)  # where the constants are
         proxy = self.tracer.create_proxy("call_function", aten.new_zeros.default, args, {})
         return Value(proxy, Deferred(lambda: np.zeros(aval.shape, aval.dtype)))
 
-    def argument(self, i: int, aval) -> Value:
-        """Make the value of flat argument i."""
+    def argument(self, i: int, aval: Any) -> Value:
+        """Return the value of flat argument i."""
         host = self.on_host.get(i)
         if is_key(aval):
             if host is None:
@@ -234,7 +241,7 @@ class Lowering:
         return Value(proxy, host)
 
     def order_placeholders(self) -> None:
-        """Drop arguments that nothing reads, and put noise and lengths behind the others."""
+        """Remove arguments that are not read, and order noise and lengths after the others."""
         graph, first = self.tracer.graph, next(iter(self.tracer.graph.nodes))
         for i, proxy in list(self.placeholders.items()):
             if not proxy.node.users:
@@ -249,8 +256,8 @@ class Lowering:
             else:
                 first = first.next
 
-    def make_noise(self) -> Callable | None:
-        """Return the JAX function that makes what depends on random keys."""
+    def make_noise(self) -> Callable[[Sequence[Any]], Sequence[jax.Array]] | None:
+        """Return the JAX function that computes the values that depend on random keys."""
         if not self.noise:
             return None
         wanted, used = [host for _, host in self.noise], list(self.on_host)
@@ -262,8 +269,8 @@ class Lowering:
 
         return lambda leaves: compute(*(leaves[i] for i in used))
 
-    def on_device(self, value: Value):
-        """Return a value as an operand; one that only the host has becomes an argument."""
+    def on_device(self, value: Value) -> Operand:
+        """Return a value as an operand; one that only the host can compute becomes an argument."""
         if value.device is not None:
             return value.device
         for proxy, host in self.noise:
@@ -274,8 +281,14 @@ class Lowering:
         self.noise.append((proxy, value.host))
         return proxy
 
-    def run(self, jaxpr, constants, arguments, mine: Sequence[bool]) -> list[Value]:
-        """Interpret a jaxpr; ``mine`` marks arguments that nothing outside reads again."""
+    def run(
+        self,
+        jaxpr: Any,
+        constants: Sequence[Value],
+        arguments: Sequence[Value],
+        mine: Sequence[bool],
+    ) -> list[Value]:
+        """Return a jaxpr's results; ``mine`` marks arguments that nothing outside reads again."""
         env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *arguments], strict=True))
         atoms = [*(v for eqn in jaxpr.eqns for v in eqn.invars), *jaxpr.outvars]
         uses = Counter(v for v in atoms if not isinstance(v, core.Literal))
@@ -287,18 +300,18 @@ class Lowering:
                 self.equation(scope, eqn)
         return [scope.get(v) for v in jaxpr.outvars]
 
-    def equation(self, scope: Scope, eqn) -> None:
-        """Interpret one equation."""
+    def equation(self, scope: Scope, eqn: Equation) -> None:
+        """Lower one equation."""
         name, values = eqn.primitive.name, [scope.get(v) for v in eqn.invars]
         mine = scope.mine(eqn)
-        seam = eqn.params.get("name") if is_call(name) else None
+        op = eqn.params.get("name") if is_call(name) else None
         on_host = all(value.host is not None for value in values)
         if eqn.outvars and not any(variable.aval.size for variable in eqn.outvars):  # no layer taps
             results = [self.empty(variable.aval) for variable in eqn.outvars]
         elif on_host and any(value.device is None for value in values):
             results = [Value(None, host) for host in put_off(eqn, values)]
-        elif seam in self.plan or name in self.plan:
-            results = self.fuse(scope, eqn, seam or name, values, mine)
+        elif op in self.plan or name in self.plan:
+            results = self.fuse(scope, eqn, op or name, values, mine)
         elif is_call(name):
             results = self.inline(eqn, values, mine)
         elif name == "scan":
@@ -311,31 +324,35 @@ class Lowering:
             if any(value.device is one for one in lent):  # passed on, and still read
                 scope.shared.add(variable)
 
-    def fuse(self, scope: Scope, eqn, seam: str, values, mine) -> list[Value]:
-        """Use a plan's kernel for a seam, or its decomposition; the report says which, and why."""
+    def fuse(
+        self, scope: Scope, eqn: Equation, op: str, values: Sequence[Value], mine: Sequence[bool]
+    ) -> list[Value]:
+        """Lower a fusible op to the plan's kernel, or decompose it; the report has the reason."""
         operands = [self.on_device(value) for value in values]
         if is_call(eqn.primitive.name) and all(isinstance(x, torch.Tensor) for x in operands):
             return self.inline(eqn, values, mine)
         try:
-            made, kernel = self.plan[seam](self, scope, eqn, operands, mine)
+            made, kernel = self.plan[op](self, scope, eqn, operands, mine)
         except Unfit as unfit:
             if unfit.why is not None:
-                self.report.add(Seam(seam, None, unfit.why))
+                self.report.add(FusibleOp(op, None, unfit.why))
             if is_call(eqn.primitive.name):
                 return self.inline(eqn, values, mine)
             return self.record(eqn, values)
         if kernel is not None:
-            self.report.add(Seam(seam, kernel, None))
+            self.report.add(FusibleOp(op, kernel, None))
         return self.with_twins(eqn, values, made)
 
-    def with_twins(self, eqn, values, made) -> list[Value]:
-        """Pair what was made on the device with what the host could make of it."""
+    def with_twins(
+        self, eqn: Equation, values: Sequence[Value], made: Iterable[Operand]
+    ) -> list[Value]:
+        """Return an equation's results, also as computed on the host if all operands are there."""
         if any(value.host is None for value in values):
             return [Value(one, None) for one in made]
         return [Value(one, host) for one, host in zip(made, put_off(eqn, values), strict=True)]
 
-    def inline(self, eqn, values, mine) -> list[Value]:
-        """Interpret a function that is called."""
+    def inline(self, eqn: Equation, values: Sequence[Value], mine: Sequence[bool]) -> list[Value]:
+        """Lower a call by lowering the body of its function."""
         body = eqn.params.get("jaxpr") or eqn.params.get("call_jaxpr")
         if eqn.primitive.name in FORMS:
             shapes = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
@@ -344,8 +361,10 @@ class Lowering:
         constants = [known(const) for const in getattr(body, "consts", ())]
         return self.run(inner, constants, values, mine)
 
-    def unroll(self, scope: Scope, eqn, values, mine) -> list[Value]:
-        """Interpret a scan, one iteration after the other."""
+    def unroll(
+        self, scope: Scope, eqn: Equation, values: list[Value], mine: list[bool]
+    ) -> list[Value]:
+        """Lower a scan, unrolled."""
         p = eqn.params
         num_consts, num_carry, length = p["num_consts"], p["num_carry"], p["length"]
         split = num_consts + num_carry
@@ -362,14 +381,14 @@ class Lowering:
             stacked.reverse()
         return [*carry, *(self.stack(list(column)) for column in zip(*stacked, strict=True))]
 
-    def overwrite(self, leaf, mine: bool) -> None:
-        """Count a leaf that is written in place. Raises Unfit if it may not be."""
+    def overwrite(self, leaf: fx.Proxy, mine: bool) -> None:
+        """Count a cache leaf that is written in place; raises Unfit if it may not be."""
         if not mine or leaf.node not in self.donated:
             raise Unfit("the cache is not donated, or is read again: it is copied")
         self.report.in_place += 1
 
     def row(self, value: Value, step: int) -> Value:
-        """Take one iteration's part of a stacked value."""
+        """Return one iteration's part of a stacked value."""
         device = None if value.device is None else call(aten.select.int, value.device, 0, step)
         host = None
         if value.host is not None:
@@ -377,7 +396,7 @@ class Lowering:
         return Value(device, host)
 
     def stack(self, column: list[Value]) -> Value:
-        """Join what the iterations made."""
+        """Return the iterations' results, stacked."""
         hosts, host = [value.host for value in column if value.host is not None], None
         if len(hosts) == len(column):
             host = Deferred(lambda *rows: jnp.stack(rows), tuple(hosts))
@@ -385,8 +404,8 @@ class Lowering:
             return Value(None, host)
         return Value(call(torch.stack, [self.on_device(value) for value in column]), host)
 
-    def record(self, eqn, values) -> list[Value]:
-        """Follow a primitive's rule."""
+    def record(self, eqn: Equation, values: Sequence[Value]) -> list[Value]:
+        """Lower a primitive by its rule."""
         name = eqn.primitive.name
         self.report.primitives[name] += 1
         if name not in RULES:
@@ -405,8 +424,8 @@ class Lowering:
         made = RULES[name](eqn, *(self.on_device(value) for value in values))
         return self.with_twins(eqn, values, made if isinstance(made, tuple) else (made,))
 
-    def host_lengths(self, lengths, nodes: int) -> fx.Proxy:
-        """Return the host list ``lengths + nodes``. Raises Unfit if only the device knows it."""
+    def host_lengths(self, lengths: fx.Proxy, nodes: int) -> fx.Proxy:
+        """Return the host list ``lengths + nodes``; raises Unfit if the device computes it."""
         argument, offset = self.origin(lengths, nodes)
         wanted = HostLengths(argument, offset)
         if wanted not in self.lengths:
@@ -415,9 +434,9 @@ class Lowering:
             self.lengths.append(wanted)
         return self.length_operands[self.lengths.index(wanted)]
 
-    def origin(self, lengths, offset: int) -> tuple[int, int]:
-        """Trace lengths back to an argument, through additions of constants."""
-        node = lengths.node
+    def origin(self, lengths: fx.Proxy, offset: int) -> tuple[int, int]:
+        """Return the argument that lengths are, and what is added to it."""
+        node: Any = lengths.node
         while node.op == "call_function" and node.target is torch.add:
             numbers = [x for x in node.args if isinstance(x, int)]
             if len(numbers) != 1:
@@ -432,20 +451,20 @@ class Lowering:
 
 @dataclass(frozen=True, eq=False)
 class Deferred:
-    """A value that JAX computes on the host, when it is asked for."""
+    """A value that JAX computes on the host, lazily."""
 
     compute: Callable[..., Any]
     inputs: tuple["Deferred", ...] = ()
 
     def evaluate(self, memo: dict["Deferred", Any]) -> Any:
-        """Compute it, once per memo; arguments are in the memo already."""
+        """Return the value, computed once per memo; arguments are in the memo already."""
         if self not in memo:
             memo[self] = self.compute(*(one.evaluate(memo) for one in self.inputs))
         return memo[self]
 
 
-def put_off(eqn, values: Sequence[Value]) -> list[Deferred]:
-    """Leave an equation to the host; all of its operands are there."""
+def put_off(eqn: Equation, values: Sequence[Value]) -> list[Deferred]:
+    """Return an equation's results as lazily computed on the host, where all operands are."""
 
     def bind(*operands):
         with eqn.ctx.manager:

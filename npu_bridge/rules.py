@@ -1,18 +1,22 @@
-"""What each JAX primitive is in PyTorch: one small rule per primitive.
+"""Lowering rules from JAX primitives to PyTorch: one small function per primitive.
 
 A rule takes the equation and its operands and returns one value, or a tuple of them. Operands
-are tensors, which are constants and are computed with at once, or fx proxies, with which a call
-is recorded. So one table folds constants and writes the graph.
+that are tensors are constants, and are computed with at once; for fx proxies a call is recorded.
+So the same table folds constants and writes the graph.
 """
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
 import numpy as np
 import torch
 from torch import fx
+
+Equation = Any  # a jax.extend.core.JaxprEqn
+Operand = Any  # a torch.Tensor, which is a constant, or an fx.Proxy
+Rule = Callable[..., Any]  # (equation, *operands) -> a value, or a tuple of them
 
 aten = torch.ops.aten
 TAKES_NUMBERS = {
@@ -22,13 +26,13 @@ TAKES_NUMBERS = {
 
 
 class Refused(NotImplementedError):
-    """A program uses what the bridge cannot lower; the message names it."""
+    """A program uses something that the bridge cannot lower; the message names it."""
 
 
-def call(target: Callable, *args, **options) -> Any:
-    """Compute with constants at once; record a call where an operand is a proxy.
+def call(target: Callable[..., Any], *args: Any, **options: Any) -> Operand:
+    """Return ``target(*args, **options)``: computed if all are constants, recorded otherwise.
 
-    A constant of no dimensions becomes a number where the target takes one.
+    A constant without dimensions becomes a Python number where the target takes one.
     """
     proxies = [x for x in flat(args) if isinstance(x, fx.Proxy)]
     if not proxies:
@@ -39,25 +43,25 @@ def call(target: Callable, *args, **options) -> Any:
     return proxies[0].tracer.create_proxy("call_function", target, args, options)
 
 
-def flat(args) -> list:
-    """List operands, those inside of lists too."""
+def flat(args: Iterable[Any]) -> list[Any]:
+    """Return the operands, those inside of lists too."""
     return [y for x in args for y in (flat(x) if isinstance(x, list | tuple) else [x])]
 
 
 def to_python(x: Any) -> Any:
-    """Replace NumPy's integers, which jaxprs have and graphs may not."""
+    """Return x with NumPy's integers, which jaxprs have and graphs may not, as Python's."""
     if isinstance(x, list | tuple):
         return type(x)(map(to_python, x))
     return int(x) if isinstance(x, np.integer) else x
 
 
 def is_scalar(x: Any) -> bool:
-    """Whether x is a constant of no dimensions."""
+    """Return whether x is a constant without dimensions."""
     return isinstance(x, torch.Tensor) and x.ndim == 0
 
 
-def to_dtype(dtype) -> torch.dtype:
-    """Return torch's name of a JAX dtype."""
+def to_dtype(dtype: Any) -> torch.dtype:
+    """Return the torch dtype of a JAX dtype."""
     name = np.dtype(dtype).name
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
@@ -65,36 +69,36 @@ def to_dtype(dtype) -> torch.dtype:
     return found
 
 
-def constant(value) -> torch.Tensor:
-    """Copy a JAX or NumPy constant."""
+def constant(value: Any) -> torch.Tensor:
+    """Return a JAX or NumPy constant as a tensor."""
     array = np.array(value)
     if array.dtype.name == "bfloat16":
         return torch.from_numpy(array.astype(np.float32)).to(torch.bfloat16)
     return torch.from_numpy(array)
 
 
-def cast(x, dtype: torch.dtype):
-    """Convert element by element."""
+def cast(x: Operand, dtype: torch.dtype) -> Operand:
+    """Return x converted to a dtype."""
     return call(aten.to.dtype, x, dtype)
 
 
-def shape_of(eqn, operand: int = 0) -> tuple[int, ...]:
+def shape_of(eqn: Equation, operand: int = 0) -> tuple[int, ...]:
     """Return an operand's shape."""
     return eqn.invars[operand].aval.shape
 
 
-def out(eqn):
-    """Return the first result's shape and dtype."""
+def out(eqn: Equation) -> Any:
+    """Return the first result's abstract value (shape and dtype)."""
     return eqn.outvars[0].aval
 
 
-RULES: dict[str, Callable] = {}
+RULES: dict[str, Rule] = {}
 
 
-def rule(*names: str):
-    """Enter a function into the table."""
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Decorate the rule of the named primitives."""
 
-    def enter(function):
+    def enter(function: Rule) -> Rule:
         for name in names:
             RULES[name] = function
         return function
@@ -102,12 +106,12 @@ def rule(*names: str):
     return enter
 
 
-def plain(target: Callable) -> Callable:
-    """Make the rule of a primitive that torch has under another name."""
+def plain(target: Callable[..., Any]) -> Rule:
+    """Return the rule of a primitive that is one torch function."""
     return lambda eqn, *args: call(target, *args)
 
 
-SAME: dict[str, Callable] = {
+SAME: dict[str, Callable[..., Any]] = {
     "add": torch.add, "add_any": torch.add, "sub": torch.sub, "mul": torch.mul,
     "neg": torch.neg, "abs": torch.abs, "sign": torch.sign, "floor": torch.floor,
     "ceil": torch.ceil, "exp": torch.exp, "exp2": torch.exp2, "expm1": torch.expm1,
@@ -123,21 +127,21 @@ RULES |= {name: plain(target) for name, target in SAME.items()}
 
 
 @rule("optimization_barrier", "stop_gradient", "copy", "copy_p")
-def same(eqn, *args: Any):
-    """Pass on: these say something to XLA only."""
+def same(eqn: Equation, *args: Operand) -> Any:
+    """Return the operands: these primitives only matter to XLA."""
     return args[0] if len(args) == 1 else args
 
 
 @rule("round")
-def nearest(eqn, x):
-    """Round, ties to even."""
+def nearest(eqn: Equation, x: Operand) -> Any:
+    """Round to nearest, ties to even."""
     if eqn.params["rounding_method"] != jax.lax.RoundingMethod.TO_NEAREST_EVEN:
         raise Refused("round away from zero: only ties to even are implemented.")
     return call(torch.round, x)
 
 
 @rule("div")
-def divide(eqn, x, y):
+def divide(eqn: Equation, x: Operand, y: Operand) -> Any:
     """Divide; integers towards zero."""
     if np.issubdtype(out(eqn).dtype, np.integer):
         return call(torch.div, x, y, rounding_mode="trunc")
@@ -145,25 +149,25 @@ def divide(eqn, x, y):
 
 
 @rule("integer_pow")
-def integer_pow(eqn, x):
+def integer_pow(eqn: Equation, x: Operand) -> Any:
     """Raise to a static power."""
     return call(torch.pow, x, eqn.params["y"])
 
 
 @rule("convert_element_type")
-def convert(eqn, x):
+def convert(eqn: Equation, x: Operand) -> Any:
     """Convert element by element."""
     return cast(x, to_dtype(eqn.params["new_dtype"]))
 
 
 @rule("bitcast_convert_type")
-def bitcast(eqn, x):
-    """Read the same bits as another dtype of that width."""
+def bitcast(eqn: Equation, x: Operand) -> Any:
+    """Reinterpret the bits as another dtype of that width."""
     return call(aten.view.dtype, x, to_dtype(eqn.params["new_dtype"]))
 
 
 @rule("select_n")
-def select(eqn, which, *cases):
+def select(eqn: Equation, which: Operand, *cases: Operand) -> Any:
     """Choose element by element between two cases."""
     if len(cases) != 2:
         raise Refused(f"select_n with {len(cases)} cases: only two are implemented.")
@@ -171,21 +175,21 @@ def select(eqn, which, *cases):
 
 
 @rule("clamp")
-def clamp(eqn, least, x, most):
+def clamp(eqn: Equation, least: Operand, x: Operand, most: Operand) -> Any:
     """Bound from below and above."""
     return call(torch.minimum, call(torch.maximum, x, least), most)
 
 
 @rule("iota")
-def iota(eqn):
-    """Count along one axis: a constant."""
+def iota(eqn: Equation) -> torch.Tensor:
+    """Return the indices along one axis, a constant."""
     shape, axis = eqn.params["shape"], eqn.params["dimension"]
     count = torch.arange(shape[axis], dtype=to_dtype(eqn.params["dtype"]))
     return count.reshape([-1 if d == axis else 1 for d in range(len(shape))]).expand(shape)
 
 
 @rule("broadcast_in_dim")
-def broadcast(eqn, x):
+def broadcast(eqn: Equation, x: Operand) -> Any:
     """Insert axes and repeat along axes of size 1."""
     shape, places = eqn.params["shape"], eqn.params["broadcast_dimensions"]
     wide = [1] * len(shape)
@@ -196,40 +200,40 @@ def broadcast(eqn, x):
 
 
 @rule("reshape", "squeeze", "expand_dims")
-def reshape(eqn, x):
-    """Read the same elements, in order, as another shape."""
+def reshape(eqn: Equation, x: Operand) -> Any:
+    """Reshape, or add or remove axes of size 1."""
     return call(torch.reshape, x, list(out(eqn).shape))
 
 
 @rule("transpose")
-def transpose(eqn, x):
+def transpose(eqn: Equation, x: Operand) -> Any:
     """Permute axes."""
     return call(torch.permute, x, list(eqn.params["permutation"]))
 
 
 @rule("rev")
-def reverse(eqn, x):
-    """Turn axes round."""
+def reverse(eqn: Equation, x: Operand) -> Any:
+    """Reverse axes."""
     return call(torch.flip, x, list(eqn.params["dimensions"]))
 
 
 @rule("concatenate")
-def concatenate(eqn, *parts):
-    """Join along an axis."""
+def concatenate(eqn: Equation, *parts: Operand) -> Any:
+    """Concatenate along an axis."""
     return call(torch.cat, list(parts), eqn.params["dimension"])
 
 
 @rule("split")
-def split(eqn, x):
-    """Cut along an axis."""
+def split(eqn: Equation, x: Operand) -> Any:
+    """Split along an axis."""
     sizes = list(eqn.params["sizes"])
     parts = call(torch.split, x, sizes, eqn.params["axis"])
     return tuple(call(operator.getitem, parts, i) for i in range(len(sizes)))
 
 
 @rule("slice")
-def cut(eqn, x):
-    """Take a static range of every axis."""
+def cut(eqn: Equation, x: Operand) -> Any:
+    """Take a static slice of every axis."""
     starts, limits = eqn.params["start_indices"], eqn.params["limit_indices"]
     strides = eqn.params["strides"] or (1,) * len(starts)
     for axis, size in enumerate(shape_of(eqn)):
@@ -240,8 +244,8 @@ def cut(eqn, x):
 
 
 @rule("pad")
-def pad(eqn, x, value):
-    """Put a constant around; negative widths cut."""
+def pad(eqn: Equation, x: Operand, value: Operand) -> Any:
+    """Pad with a constant; negative widths remove elements."""
     config = eqn.params["padding_config"]
     if any(inside for _, _, inside in config):
         raise Refused(f"pad between elements: {config}.")
@@ -254,8 +258,8 @@ def pad(eqn, x, value):
 
 
 @rule("dynamic_slice")
-def dynamic_slice(eqn, x, *starts):
-    """Take a range that starts at given places, moved inside where it sticks out."""
+def dynamic_slice(eqn: Equation, x: Operand, *starts: Operand) -> Any:
+    """Take a slice at given starts, which are clamped so that it is in bounds."""
     for axis, (start, size) in enumerate(zip(starts, eqn.params["slice_sizes"], strict=True)):
         full = shape_of(eqn)[axis]
         if size == full:
@@ -267,8 +271,8 @@ def dynamic_slice(eqn, x, *starts):
 
 
 @rule("dot_general")
-def dot_general(eqn, x, y):
-    """Multiply matrices: batch axes first, then what is left of either side."""
+def dot_general(eqn: Equation, x: Operand, y: Operand) -> Any:
+    """Multiply matrices: the result has batch axes first, then the free axes of either side."""
     (x_sum, y_sum), (x_batch, y_batch) = eqn.params["dimension_numbers"]
     letters = iter("abcdefghijklmnopqrstuvwxyz")
     x_name = [next(letters) for _ in shape_of(eqn, 0)]
@@ -284,10 +288,43 @@ def dot_general(eqn, x, y):
     return call(torch.einsum, f"{''.join(x_name)},{''.join(y_name)}->{''.join(name)}", x, y)
 
 
-def reduction(target: Callable, *, keeps_dtype: bool) -> Callable:
-    """Make the rule of a reduction over ``axes``."""
+@rule("ragged_dot_general")
+def ragged_dot(eqn: Equation, x: Operand, stack: Operand, counts: Operand) -> Any:
+    """Multiply each row by the matrix of its group; groups of rows lie one behind the other.
 
-    def reduce(eqn, x):
+    For few rows each row's matrix is gathered, so that no other is read. For more rows than there
+    are matrices each matrix is multiplied once, by all rows.
+    """
+    (rows, _), (groups, _, _) = shape_of(eqn, 0), shape_of(eqn, 1)
+    numbers = eqn.params["ragged_dot_dimension_numbers"]
+    plain = (((1,), (1,)), ((), ())), (0,), (0,)
+    found = (
+        numbers.dot_dimension_numbers, numbers.lhs_ragged_dimensions, numbers.rhs_group_dimensions
+    )  # fmt: skip
+    if tuple(map(_tuples, found)) != plain or eqn.params.get("group_offset") is not None:
+        raise NotImplementedError(f"ragged_dot_general of other axes: {numbers}")
+    dtype = to_dtype(out(eqn).dtype)
+    x, stack = cast(x, dtype), cast(stack, dtype)
+    ends = call(torch.cumsum, counts, 0)
+    own = call(torch.searchsorted, ends, torch.arange(rows, dtype=torch.int32), right=True)
+    if rows <= groups:
+        return call(torch.einsum, "pi,pio->po", x, call(torch.index_select, stack, 0, own))
+    y = call(torch.matmul, x, call(torch.select, stack, 0, 0))
+    for group in range(1, groups):
+        made = call(torch.matmul, x, call(torch.select, stack, 0, group))
+        is_own = call(torch.unsqueeze, call(torch.eq, own, group), 1)
+        y = call(torch.where, is_own, made, y)
+    return y
+
+
+def _tuples(x: Any) -> Any:
+    return tuple(map(_tuples, x)) if isinstance(x, (tuple, list)) else x
+
+
+def reduction(target: Callable[..., Any], *, keeps_dtype: bool) -> Rule:
+    """Return the rule of a reduction over ``axes``."""
+
+    def reduce(eqn: Equation, x: Operand) -> Operand:
         axes = list(eqn.params["axes"])
         if not axes:
             return x
@@ -304,10 +341,10 @@ RULES["reduce_or"] = reduction(torch.any, keeps_dtype=False)
 RULES["reduce_and"] = reduction(torch.all, keeps_dtype=False)
 
 
-def arg_reduction(target: Callable) -> Callable:
-    """Make the rule of argmax or argmin: the first of equals, as in JAX."""
+def arg_reduction(target: Callable[..., Any]) -> Rule:
+    """Return the rule of argmax or argmin: the first of equals, as in JAX."""
 
-    def reduce(eqn, x):
+    def reduce(eqn: Equation, x: Operand) -> Operand:
         (axis,) = eqn.params["axes"]
         if eqn.invars[0].aval.dtype == bool:
             x = cast(x, torch.uint8)
@@ -320,10 +357,10 @@ RULES["argmax"] = arg_reduction(torch.argmax)
 RULES["argmin"] = arg_reduction(torch.argmin)
 
 
-def cumulative(target: Callable) -> Callable:
-    """Make the rule of a running sum or product."""
+def cumulative(target: Callable[..., Any]) -> Rule:
+    """Return the rule of a cumulative sum or product."""
 
-    def run(eqn, x):
+    def run(eqn: Equation, x: Operand) -> Operand:
         axis, backwards = eqn.params["axis"], eqn.params["reverse"]
         x = call(torch.flip, x, [axis]) if backwards else x
         x = call(target, x, axis, dtype=to_dtype(out(eqn).dtype))
@@ -337,8 +374,8 @@ RULES["cumprod"] = cumulative(torch.cumprod)
 
 
 @rule("sort")
-def sort(eqn, *operands):
-    """Sort by the first operand and carry the others along; equals stay in order."""
+def sort(eqn: Equation, *operands: Operand) -> Any:
+    """Sort all operands by the first one, stably."""
     if eqn.params["num_keys"] != 1:
         raise Refused(f"sort by {eqn.params['num_keys']} keys: only one is implemented.")
     axis = eqn.params["dimension"]
@@ -349,8 +386,8 @@ def sort(eqn, *operands):
 
 
 @rule("top_k")
-def top_k(eqn, x):
-    """Return the k largest of the last axis, of equals the first (torch.topk promises none)."""
+def top_k(eqn: Equation, x: Operand) -> Any:
+    """Return the k largest of the last axis, the first of equals (torch.topk may return others)."""
     k, axis = eqn.params["k"], len(shape_of(eqn)) - 1
     both = call(torch.sort, x, dim=axis, stable=True, descending=True)
     values, order = (call(operator.getitem, both, i) for i in range(2))

@@ -1,4 +1,4 @@
-"""The Ascend device: whether it is there, and captured graphs. The one file that imports torch_npu.
+"""The Ascend device: opening it, and captured graphs. The only file that imports torch_npu.
 
 Nothing in this file below ``open_device`` has been executed: there was no device.
 """
@@ -19,11 +19,11 @@ REMEDY = (
 
 
 class NpuUnavailable(ValueError):
-    """There is no Ascend device, or nothing to reach it with."""
+    """There is no Ascend device, or torch_npu is not installed."""
 
 
 def open_device(device: str) -> str:
-    """Return torch's name of a device. Raises NpuUnavailable; never takes another instead."""
+    """Return torch's name of a device; raises NpuUnavailable, and never falls back to another."""
     if device == "npu":
         try:
             import torch_npu  # noqa: F401 # pyright: ignore[reportMissingImports]
@@ -57,8 +57,8 @@ class Captured:
         with ascend.npu.graph(self.graph, auto_dispatch_capture=True):
             self.results = module(*operands)
 
-    def __call__(self, *operands) -> Any:
-        """Copy the operands that have moved, update the lengths, replay."""
+    def __call__(self, *operands: Any) -> Any:
+        """Replay the graph, after copying operands that are other tensors, and the lengths."""
         tensors = len(operands) - self.num_lengths
         for mine, given in zip(self.operands[:tensors], operands[:tensors], strict=True):
             if mine.data_ptr() != given.data_ptr():

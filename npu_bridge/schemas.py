@@ -1,8 +1,8 @@
-"""The operators of torch_npu that the bridge uses, by their registered schemas.
+"""The schemas of torch_npu's operators that the bridge uses.
 
 ``schemas.json`` is a snapshot of the real wheel; ``make bridge-npu`` compares. Where torch_npu
-is not imported, the snapshot is what defines the operators, so that a program can be written,
-checked and exported on any machine. Their CPU kernels are those of ``contracts``.
+is not imported, the operators are defined by the snapshot, so that a program can be built, checked
+and exported on any machine. Their CPU kernels are those of ``contracts``.
 """
 
 import functools
@@ -22,9 +22,9 @@ def snapshot() -> dict:
 
 @functools.cache
 def define() -> torch.library.Library:
-    """Define what torch_npu has not, and give every operator its reference kernels.
+    """Define the operators that torch_npu does not, and register reference kernels for all.
 
-    The library must live as long as its operators.
+    The returned library must live as long as its operators are used.
     """
     from npu_bridge.contracts import KERNELS
 

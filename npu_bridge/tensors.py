@@ -1,4 +1,4 @@
-"""Arrays from JAX to PyTorch and back, by DLPack: no copy on a CPU."""
+"""Conversion of arrays between JAX and PyTorch by DLPack, without a copy on a CPU."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import torch
 
 
 def to_torch(value: Any, device: str = "cpu") -> torch.Tensor:
-    """Return a JAX array as a tensor on a device; on the CPU they share their memory."""
+    """Return a JAX array as a tensor on a device; on the CPU they share memory."""
     if not isinstance(value, torch.Tensor):
         value = torch.from_dlpack(jnp.asarray(value))
     return value if value.device.type == torch.device(device).type else value.to(device)

@@ -1,7 +1,7 @@
 """Exact, checkable, explorable speculative decoding, in JAX.
 
 ``from specjax import LLM, SamplingParams`` is the offline interface; the functions behind it
-(``specjax.decode``, ``specjax.drafters``, ``specjax.verify``) are pure and stand alone.
+(``specjax.core.decode``, ``specjax.drafters``, ``specjax.verify``) are pure and stand alone.
 """
 
 import importlib
@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from specjax.engine.llm import LLM
-    from specjax.engine.params import SamplingParams
-    from specjax.engine.speculative import SpeculativeConfig
+    from specjax.engine.options.sampling_params import SamplingParams
+    from specjax.engine.options.speculative import SpeculativeConfig
 
 __version__ = "0.1.0"
 __all__ = ["LLM", "SamplingParams", "SpeculativeConfig", "__version__"]
 
 _HOMES = {
     "LLM": "specjax.engine.llm",
-    "SamplingParams": "specjax.engine.params",
-    "SpeculativeConfig": "specjax.engine.speculative",
+    "SamplingParams": "specjax.engine.options.sampling_params",
+    "SpeculativeConfig": "specjax.engine.options.speculative",
 }
 
 

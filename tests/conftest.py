@@ -20,11 +20,12 @@ from jaxtyping import install_import_hook  # noqa: E402
 install_import_hook("specjax", "beartype.beartype")
 
 import specjax  # noqa: E402 (after the hook)
-from specjax.compile_cache import enable_compile_cache  # noqa: E402
-from specjax.config import ModelConfig  # noqa: E402
+from specjax.host.compile_cache import enable_compile_cache  # noqa: E402
 from specjax.models.build import init_params  # noqa: E402
+from specjax.models.config import ModelConfig  # noqa: E402
 from specjax.train.tokenizer import END_OF_TEXT, save_tokenizer, train_tokenizer  # noqa: E402
 from specjax.weights.save import save_model  # noqa: E402
+from tests import tiers  # noqa: E402
 from tests.oracle import table  # noqa: E402
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -33,18 +34,19 @@ MOST_MAPS = 15_000
 # Laws, goldens, other implementations' numbers, speeds; the rest asks of specjax what it says, by
 # itself or beside another way of its own.
 AS_SHIPPED = (
-    "tests/test_notebooks.py",
+    "tests/guides/test_notebooks.py",
     "tests/oracle/",
     "tests/laws/",
     "tests/kernels/",
-    "tests/bridge/",
+    "tests/npu_bridge/",
     "tests/audit/",
     "tests/bench/",
     "tests/drafters/",
     "tests/models/",
-    "tests/test_bundled.py",
-    "tests/test_generators.py",
+    "tests/bundled/test_bundled.py",
+    "tests/core/test_prng.py",
     "tests/traces/test_laws.py",
+    "tests/testing/",
     "tests/verify/",
     "tests/weights/test_parity.py",
 )
@@ -58,10 +60,13 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(items):
-    """Begin with what is compiled as shipped, which also takes longest.
+    """Mark what is slow, and begin with what is compiled as shipped, which also takes longest.
 
     Left to the end, one worker would be alone with minutes of it.
     """
+    for item in items:
+        if tiers.is_slow(item.nodeid):
+            item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: place(item.nodeid))
 
 

@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from specjax.ab.records import Record
-from specjax.files import parse_json_object
-from specjax.metrics import SpecDecodeCounters
+from specjax.core.metrics import SpecDecodeCounters
+from specjax.host.files import parse_json_object
 
 KINDS = ("specjax", "serve", "vllm")
 
 
 class Spec(NamedTuple):
-    """An arm as it was asked for."""
+    """An arm as given on the command line."""
 
     label: str
     kind: str  # one of KINDS, or "url"
@@ -45,12 +45,12 @@ Messages = Sequence[Mapping[str, str]]  # a conversation
 
 @runtime_checkable
 class Arm(Protocol):
-    """Something that completes prompts."""
+    """An engine or server that completes prompts."""
 
     spec: Spec
 
     def about(self) -> dict[str, Any]:
-        """Say what it is, for the manifest."""
+        """Return version and settings, for the manifest."""
         ...
 
     async def complete(
@@ -60,24 +60,24 @@ class Arm(Protocol):
         ...
 
     async def counters(self) -> SpecDecodeCounters | None:
-        """Read its speculative counters."""
+        """Return its speculative counters; None if it has none."""
         ...
 
     async def close(self) -> None:
-        """Let go of what belongs to the running event loop."""
+        """Close what belongs to the running event loop."""
         ...
 
     def score(self, prompt: str, tokens: Sequence[int]) -> list[float]:
-        """Return the logprob of tokens after a prompt, all read as one."""
+        """Return the logprobs of tokens after a prompt, computed in one prefill."""
         ...
 
     def greedy(self, prompt: str, tokens: int) -> tuple[Sequence[int], Sequence[float] | None]:
-        """Return the most likely continuation, and its logprobs if it tells any."""
+        """Return the greedy continuation's token ids, and their logprobs if available."""
         ...
 
 
 def parse_arm(text: str) -> Spec:
-    """Read one --arm. Raises ValueError, with an example, for what is none."""
+    """Return the arm that one --arm describes. Raises ValueError, with an example."""
     label, found, rest = text.partition("=")
     kind, _, config = rest.partition(":")
     if not (found and label and rest):
@@ -90,7 +90,7 @@ def parse_arm(text: str) -> Spec:
 
 
 def with_arguments(specs: Sequence[Spec], given: Sequence[tuple[str, str]]) -> list[Spec]:
-    """Give arms further arguments of their command lines, by label.
+    """Return the arms with further arguments for their command lines, by label.
 
     Raises ValueError for a label that no arm has, and for an arm that is not started here as a
     server.

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from specjax.files import write_atomically
+from specjax.host.files import write_atomically
 from specjax.theory.published import SUFFIX_BENCHMARK
 
 CONFIG = '{"method": "suffix", "num_speculative_tokens": 3}'

@@ -1,30 +1,31 @@
-"""One arm against the base on the same prompts: gains with intervals, equal texts, equal grades.
+"""Compare an arm with the base on the same prompts: gains with intervals, equal texts, accuracy.
 
-Intervals are bootstraps of the ratio: prompts drawn with replacement, both arms' requests of a
-prompt kept together, its logarithm studentized (bootstrap-t, Efron & Tibshirani 1993, ch. 12), as
-percentiles of few and unlike prompts cover too little; where Student's t is wider, it serves.
+Intervals are bootstraps of the ratio: prompts are drawn with replacement, both arms' requests of a
+prompt together, and the logarithm is studentized (bootstrap-t, Efron & Tibshirani 1993, ch. 12),
+since percentile intervals of few and different prompts are too narrow. Student's t interval is used
+where it is wider.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Num
 from scipy import stats
 
-from specjax.ab.measures import Measures, measure, tpot
-from specjax.ab.records import Log, Record, Unit
+from specjax.ab.measures import Measures, tpot
+from specjax.ab.records import Record, Unit
 from specjax.audit.greedy import first_difference
 from specjax.theory.intervals import Interval
 
 RESAMPLES = 4000
-FEW = 8  # prompts: with fewer a resample often has no spread, and Student's t serves alone
+FEW = 8  # prompts: with fewer a bootstrap sample often has no variance; then Student's t is used
 
 
 class Equality(NamedTuple):
-    """What greedy texts have in common."""
+    """How many greedy texts are equal, and where the others first differ."""
 
     compared: int
     equal: int
@@ -32,7 +33,7 @@ class Equality(NamedTuple):
 
 
 class Accuracy(NamedTuple):
-    """Grades of the same questions: McNemar's exact test (1947)."""
+    """The accuracy of both on the same questions, with McNemar's exact test (1947)."""
 
     base: float
     arm: float
@@ -42,7 +43,7 @@ class Accuracy(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """One arm against the base, at one load on one dataset."""
+    """One arm compared with the base, at one load on one dataset."""
 
     base: Measures
     arm: Measures
@@ -54,7 +55,7 @@ class Comparison(NamedTuple):
 
 
 def by_load(units: Sequence[Unit]) -> dict[tuple[str, int], dict[str, list[Unit]]]:
-    """Sort units by (dataset, concurrency) and arm, in the order of the log."""
+    """Return the units by (dataset, concurrency) and by arm, in the order of the log."""
     found: dict[tuple[str, int], dict[str, list[Unit]]] = defaultdict(lambda: defaultdict(list))
     for unit in units:
         found[unit.dataset, unit.concurrency][unit.arm].append(unit)
@@ -69,7 +70,7 @@ def compare(
     level: float = 0.95,
     seed: int = 0,
 ) -> Comparison:
-    """Compare one arm's units with the base's, prompt by prompt."""
+    """Return the comparison of one arm's units with the base's, prompt by prompt."""
     ours, theirs = by_prompt(arm[1]), by_prompt(base[1])
     names = [name for name in theirs if name in ours]
     pairs = [(theirs[name], ours[name]) for name in names]
@@ -85,7 +86,7 @@ def compare(
 
 
 def by_prompt(units: Sequence[Unit]) -> dict[str, list[Record]]:
-    """Gather the requests that succeeded by their prompt: the cluster."""
+    """Return the successful requests by prompt, which is the cluster of the intervals."""
     found: dict[str, list[Record]] = defaultdict(list)
     for unit in units:
         for one in unit.requests:
@@ -159,7 +160,12 @@ def bootstrap(
     return Interval(factor * math.exp(value), *(factor * np.exp(ends)).tolist())
 
 
-def deviation(table, sums, weights, signs) -> Float[np.ndarray, "R"]:
+def deviation(
+    table: Float[np.ndarray, "4 n"],
+    sums: Float[np.ndarray, "R 4"],
+    weights: Num[np.ndarray, "R n"],
+    signs: Float[np.ndarray, "4"],
+) -> Float[np.ndarray, "R"]:
     """Return the linearised standard deviation of each draw's log ratio."""
     influence = (signs / sums) @ table  # [R, n]; its weighted sum is 0
     size = table.shape[1]
@@ -167,7 +173,7 @@ def deviation(table, sums, weights, signs) -> Float[np.ndarray, "R"]:
 
 
 def equality(names: Sequence[str], pairs: Pairs) -> Equality:
-    """Compare greedy texts, by ids where both tell them and else by hash."""
+    """Return how greedy texts agree, by token ids where both have them and else by hash."""
     differ = []
     for name, (theirs, ours) in zip(names, pairs, strict=True):
         one, two = theirs[0], ours[0]
@@ -180,7 +186,7 @@ def equality(names: Sequence[str], pairs: Pairs) -> Equality:
 
 
 def accuracy(pairs: Pairs) -> Accuracy | None:
-    """Compare grades, each question once; None where there are none."""
+    """Return both accuracies, each question counted once; None without graded answers."""
     graded = [
         (theirs[0].correct, ours[0].correct)
         for theirs, ours in pairs
@@ -193,19 +199,3 @@ def accuracy(pairs: Pairs) -> Accuracy | None:
     p = float(stats.binomtest(won, won + lost).pvalue) if won + lost else 1.0
     base, arm = (sum(side) / len(graded) for side in zip(*graded, strict=True))
     return Accuracy(base, arm, won, lost, p)
-
-
-def all_comparisons(log: Log, slo: Mapping[str, float] | None = None) -> list[Comparison]:
-    """Compare every arm with the first, at every load on every dataset."""
-    labels = [one["label"] for one in log.manifest["arms"]]
-    greedy = log.manifest["ask"]["temperature"] == 0
-    found = []
-    for arms in by_load(log.units).values():
-        if labels[0] not in arms:
-            continue
-        measured = {label: (measure(units, slo), units) for label, units in arms.items()}
-        for label in labels[1:]:
-            if label in measured:
-                base, arm = measured[labels[0]], measured[label]
-                found.append(compare(base, arm, greedy=greedy))
-    return found

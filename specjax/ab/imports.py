@@ -1,8 +1,8 @@
-"""Logs from other tools' results, so that they are compared as our own runs are.
+"""Convert other tools' results to logs, which are then compared like our own runs.
 
 AISBench keeps a folder per run: ``performances/MODEL/DATASET_details.jsonl`` with the requests,
-whose times lie in SQLite files beside it as NumPy arrays. ``vllm bench serve --save-result
---save-detailed`` writes one JSON file. Requests are paired by their place in the run.
+whose times are NumPy arrays in SQLite files beside it. ``vllm bench serve --save-result
+--save-detailed`` writes one JSON file. Requests are paired by their position in the run.
 """
 
 import io
@@ -17,12 +17,12 @@ import numpy as np
 
 from specjax import __version__
 from specjax.ab.records import Record, Unit, failed, sha256
-from specjax.files import read_json_object
-from specjax.metrics import distinct_bigrams
+from specjax.core.metrics import distinct_bigrams
+from specjax.host.files import read_json_object
 
 
 def import_results(arms: Sequence[tuple[str, Path]]) -> tuple[dict[str, Any], list[Unit]]:
-    """Read every arm's results; return a manifest and the units.
+    """Return a manifest and the units of every arm's results.
 
     Raises ValueError, naming the file, for what is no such result, OSError for no file.
     """
@@ -43,7 +43,7 @@ def import_results(arms: Sequence[tuple[str, Path]]) -> tuple[dict[str, Any], li
     return {
         "wanted": {"plan": {"slo": None}},
         "arms": named,
-        "ask": {"temperature": None},  # neither tool says it
+        "ask": {"temperature": None},  # neither tool records it
         "specjax": __version__,
         "date": "imported",
         "host": "as measured",
@@ -51,23 +51,23 @@ def import_results(arms: Sequence[tuple[str, Path]]) -> tuple[dict[str, Any], li
 
 
 def read_vllm(label: str, path: Path) -> Iterator[Unit]:
-    """Read a file of ``vllm bench serve --save-detailed``."""
-    said = read_json_object(path)
+    """Return the unit in a file of ``vllm bench serve --save-detailed``."""
+    saved = read_json_object(path)
     try:
-        columns = [said[name] for name in ("input_lens", "output_lens", "ttfts", "itls", "errors")]
-        sent, texts = said.get("start_times"), said.get("generated_texts")
+        columns = [saved[name] for name in ("input_lens", "output_lens", "ttfts", "itls", "errors")]
+        sent, texts = saved.get("start_times"), saved.get("generated_texts")
         first = min(sent) if sent else 0.0
         requests = [
             vllm_record(i, one, (sent[i] - first) if sent else 0.0, texts[i] if texts else "")
             for i, one in enumerate(zip(*columns, strict=True))
         ]
-        name = said.get("dataset_name") or said.get("label") or "vllm bench serve"
+        name = saved.get("dataset_name") or saved.get("label") or "vllm bench serve"
         yield Unit(
             arm=label,
             dataset=str(name),
-            concurrency=int(said.get("max_concurrency") or 0),
+            concurrency=int(saved.get("max_concurrency") or 0),
             block=0,
-            seconds=float(said["duration"]),
+            seconds=float(saved["duration"]),
             requests=tuple(requests),
             counters=None,
         )
@@ -80,7 +80,7 @@ def read_vllm(label: str, path: Path) -> Iterator[Unit]:
 
 
 def vllm_record(index: int, row: Sequence[Any], sent: float, text: str) -> Record:
-    """Make a record of one request of vLLM's columns."""
+    """Return the record of one request of vLLM's columns."""
     input_tokens, output_tokens, ttft, itls, error = row
     if error or not output_tokens:
         *_, last = ("no tokens", *str(error or "").strip().splitlines())
@@ -92,7 +92,7 @@ def vllm_record(index: int, row: Sequence[Any], sent: float, text: str) -> Recor
 def imported(
     prompt: str, sent: float, times: tuple[float, ...], inputs: int, outputs: int, text: str
 ) -> Record:
-    """Make a record of what other tools know: times and counts, no ids."""
+    """Return a record of what other tools save: times and counts, no token ids."""
     return Record(
         prompt=prompt,
         sent=sent,
@@ -114,7 +114,7 @@ def imported(
 
 
 def read_aisbench(label: str, folder: Path) -> Iterator[Unit]:
-    """Read every dataset of an AISBench run: a work folder, or one of its timestamps."""
+    """Return the units of an AISBench run, given its work folder or one of its timestamps."""
     for path in sorted(folder.rglob("performances/*/*_details.jsonl")):
         dataset = path.name.removesuffix("_details.jsonl")
         rows, stores = [], {}
@@ -143,7 +143,7 @@ def read_aisbench(label: str, folder: Path) -> Iterator[Unit]:
 
 
 def read_arrays(path: Path) -> dict[int, np.ndarray]:
-    """Read the arrays of one of AISBench's stores."""
+    """Return the arrays in one of AISBench's databases."""
     if not path.is_file():
         raise ValueError(f"{path} is missing: copy the run's whole folder")
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as store:
@@ -152,18 +152,18 @@ def read_arrays(path: Path) -> dict[int, np.ndarray]:
 
 
 def aisbench_times(row: Mapping[str, Any], arrays: Mapping[int, np.ndarray]) -> np.ndarray:
-    """Return when a request was sent and its chunks came; none for a failed one."""
-    told = row.get("time_points")
-    if not row["success"] or told is None:
+    """Return the times a request was sent and its chunks arrived; none for a failed one."""
+    points = row.get("time_points")
+    if not row["success"] or points is None:
         return np.empty(0)
-    times = arrays[told["__db_ref__"]] if isinstance(told, Mapping) else np.asarray(told)
+    times = arrays[points["__db_ref__"]] if isinstance(points, Mapping) else np.asarray(points)
     if times.ndim != 1 or len(times) < 2:
         raise ValueError(f"a request has a start and a chunk, got times of shape {times.shape}")
     return times
 
 
 def aisbench_record(row: Mapping[str, Any], times: np.ndarray, began: float) -> Record:
-    """Make a record of one of AISBench's requests."""
+    """Return the record of one of AISBench's requests."""
     prompt = str(row.get("id", row.get("uuid")))
     if row.get("turn_id"):
         prompt += f" turn {row['turn_id']}"
@@ -180,6 +180,6 @@ def max_concurrency(path: Path) -> int:
     """Return "Max Concurrency" of AISBench's summary; 0 if there is none."""
     if not path.is_file():
         return 0
-    told = read_json_object(path).get("Max Concurrency", {})
-    values = list(told.values()) if isinstance(told, Mapping) else [told]
+    found = read_json_object(path).get("Max Concurrency", {})
+    values = list(found.values()) if isinstance(found, Mapping) else [found]
     return int(float(values[0])) if values and values[0] is not None else 0

@@ -1,4 +1,4 @@
-"""What one arm's requests say: times, throughput, acceptance, and whether the text is text.
+"""Metrics of one arm's requests: latencies, throughput, acceptance and repetitiveness.
 
 TTFT: from sending a request to its first token. E2EL: to its last token. TPOT: (E2EL - TTFT)
 per token after the first chunk's (vLLM's and AISBench's definition, where the first chunk has
@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 
 from specjax.ab.records import Record, Unit
-from specjax.metrics import LEAST_DISTINCT, SpecDecodeCounters
+from specjax.core.metrics import LEAST_DISTINCT, SpecDecodeCounters
 
 
 class Spread(NamedTuple):
-    """A mean and what lies around it."""
+    """Mean, median and 99th percentile."""
 
     mean: float
     p50: float
@@ -26,7 +26,7 @@ class Spread(NamedTuple):
 
 
 class Measures(NamedTuple):
-    """One arm at one load on one dataset. Times in seconds; None: not to be known."""
+    """Metrics of one arm at one load on one dataset. Times in seconds; None: unknown."""
 
     arm: str
     dataset: str
@@ -53,7 +53,10 @@ class Measures(NamedTuple):
 
 
 def measure(units: Sequence[Unit], slo: Mapping[str, float] | None = None) -> Measures:
-    """Measure one arm at one load: all its blocks. Raises ValueError if every request failed."""
+    """Return one arm's metrics at one load, over all its blocks.
+
+    Raises ValueError if every request failed.
+    """
     good = [one for unit in units for one in unit.requests if one.error is None]
     bad = Counter(one.error for unit in units for one in unit.requests if one.error is not None)
     first = units[0]
@@ -64,7 +67,7 @@ def measure(units: Sequence[Unit], slo: Mapping[str, float] | None = None) -> Me
     seconds = sum(unit.seconds for unit in units)
     tpots = [value for one in good if (value := tpot(one)) is not None]
     gaps = [gap for one in good for gap in np.diff(one.times)]
-    told = [one for one in good if one.counts and len(one.times) > 1]
+    chunked = [one for one in good if one.counts and len(one.times) > 1]
     after = sum(one.output_tokens - first_count(one) for one in good)
     bigrams = [one.distinct_bigrams for one in good if one.distinct_bigrams is not None]
     again = [one for one in good if one.retokenized is not None]
@@ -82,9 +85,9 @@ def measure(units: Sequence[Unit], slo: Mapping[str, float] | None = None) -> Me
         tpot=spread(tpots) if tpots else None,
         tpot_by_token=sum(one.times[-1] - one.times[0] for one in good) / after if after else None,
         itl_by_chunk=spread(gaps) if gaps else None,
-        itl_by_token=sum(one.times[-1] - one.times[0] for one in told)
-        / sum(sum(one.counts[1:]) for one in told)
-        if told
+        itl_by_token=sum(one.times[-1] - one.times[0] for one in chunked)
+        / sum(sum(one.counts[1:]) for one in chunked)
+        if chunked
         else None,
         e2el=spread([one.times[-1] for one in good]),
         tps=tokens / seconds,
@@ -103,18 +106,18 @@ def measure(units: Sequence[Unit], slo: Mapping[str, float] | None = None) -> Me
 
 
 def first_count(record: Record) -> int:
-    """Return the tokens of the first chunk; one where the server does not tell."""
+    """Return the number of tokens in the first chunk; 1 if the server does not return ids."""
     return record.counts[0] if record.counts else 1
 
 
 def tpot(record: Record) -> float | None:
-    """Return seconds per token after the first chunk; None if there is none."""
+    """Return seconds per token after the first chunk; None if there is no later token."""
     after = record.output_tokens - first_count(record)
     return (record.times[-1] - record.times[0]) / after if after > 0 else None
 
 
 def meets(record: Record, slo: Mapping[str, float]) -> bool:
-    """Tell whether a request met every objective; one without a TPOT meets that."""
+    """Return whether a request met every objective; one without a TPOT meets the TPOT objective."""
     times = {"ttft": record.times[0], "tpot": tpot(record) or 0.0, "e2el": record.times[-1]}
     return all(times[name] <= most for name, most in slo.items())
 
@@ -125,7 +128,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def steady(units: Iterable[Unit]) -> float | None:
-    """Return tokens per second while every slot was taken: between ramp and drain.
+    """Return tokens per second while all ``concurrency`` requests run, between ramp and drain.
 
     That is from when the last slot got its first request to when the last request was sent.
     None in an open loop, or where no block was long enough.
@@ -146,7 +149,7 @@ def steady(units: Iterable[Unit]) -> float | None:
 
 
 def merged(counted: Iterable[Mapping | None]) -> SpecDecodeCounters | None:
-    """Add counters up; None if any is unknown."""
+    """Return the sum of counters; None if any is unknown."""
     total = SpecDecodeCounters.zeros(0)
     for one in counted:
         if one is None:

@@ -1,8 +1,8 @@
-"""Datasets by local path: what to ask, and how to tell a right answer.
+"""Read datasets from local files, and grade answers.
 
-The kind of a file is told from its keys: ``{"turns"}`` lines (Spec-Bench, MT-bench, the shipped
-prompts), HumanEval, GSM8K, ARC, BoolQ, AGIEval, a ShareGPT file, or plain lines. Answers are
-graded where a dataset has them; speculation must not change the grades.
+The format of a file is recognised by its keys: ``{"turns"}`` lines (Spec-Bench, MT-bench, the
+shipped prompts), HumanEval, GSM8K, ARC, BoolQ, AGIEval, a ShareGPT file, or plain lines. Answers
+are graded where a dataset has them; speculation must not change the grades.
 """
 
 import gzip
@@ -22,7 +22,7 @@ ASKED_CHOICE = "Answer with the letter of the right choice: 'The answer is X'."
 
 
 class Question(NamedTuple):
-    """One prompt: its turns, and the answer if the dataset has one."""
+    """One prompt with its turns, and the reference answer if the dataset has one."""
 
     id: str
     turns: tuple[str, ...]
@@ -31,7 +31,7 @@ class Question(NamedTuple):
 
 
 class Dataset(NamedTuple):
-    """Questions under a name."""
+    """A named list of questions."""
 
     name: str
     questions: tuple[Question, ...]
@@ -39,7 +39,7 @@ class Dataset(NamedTuple):
 
 
 def read_dataset(path: str) -> Dataset:
-    """Read a dataset: a local file, or ``"bundled"`` for the shipped prompts.
+    """Return a dataset: a local file, or ``"bundled"`` for the shipped prompts.
 
     Raises ValueError for a file that is no dataset, naming the line, and OSError for no file.
     """
@@ -68,7 +68,7 @@ def read_dataset(path: str) -> Dataset:
 
 
 def read_rows(file: Path) -> Iterable[Any]:
-    """Read a JSON list, JSON lines or plain lines, gzipped or not."""
+    """Return the entries of a JSON list, JSON lines or plain lines, gzipped or not."""
     raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
     try:
         text = raw.decode()
@@ -96,7 +96,7 @@ def read_rows(file: Path) -> Iterable[Any]:
 
 
 def read_question(row: Any, name: str) -> Question:
-    """Read one entry of whatever dataset it is of. Raises KeyError or TypeError for none."""
+    """Return one entry of any known dataset. Raises KeyError or TypeError for an unknown one."""
     if isinstance(row, str):
         return Question(name, (row,))
     own = row.get("id", row.get("question_id", row.get("task_id", name)))
@@ -129,17 +129,17 @@ def read_question(row: Any, name: str) -> Question:
 
 
 def texts(turns: Any) -> list[str]:
-    """Check that turns are texts."""
+    """Return the turns as a list. Raises TypeError unless they are texts."""
     if not turns or isinstance(turns, str) or not all(isinstance(one, str) for one in turns):
         raise TypeError(f"turns must be a list of texts, got {turns!r:.60}")
     return list(turns)
 
 
 def first_human(conversation: Iterable[Mapping[str, str]]) -> str:
-    """Return what the human said first."""
-    for said in conversation:
-        if said["from"] in ("human", "user"):
-            return said["value"]
+    """Return the first message of the user."""
+    for message in conversation:
+        if message["from"] in ("human", "user"):
+            return message["value"]
     raise KeyError("no human turn in the conversation")
 
 
@@ -172,7 +172,7 @@ READ: Mapping[str, Callable[[str], str | None]] = {
 
 
 def grade(question: Question, text: str) -> bool | None:
-    """Tell whether a text gives the right answer; None where the dataset has none."""
+    """Return whether a text contains the right answer; None if the dataset has no answers."""
     if question.answer is None:
         return None
     right = as_number(question.answer) if question.kind == "number" else question.answer

@@ -1,4 +1,4 @@
-"""What a log says: the guide's table, JSON, canonical event logs and one HTML page."""
+"""Reports of a log: a table, JSON, canonical event logs and one HTML page."""
 
 import base64
 import io
@@ -17,8 +17,8 @@ from specjax.ab.compare import Comparison, by_load, compare
 from specjax.ab.measures import Measures, measure
 from specjax.ab.records import Log, Record, Unit
 from specjax.audit.greedy import BITWISE, is_equal
-from specjax.files import write_atomically, write_json
-from specjax.markdown import table as markdown_table
+from specjax.host.files import write_atomically, write_json
+from specjax.host.markdown import table as markdown_table
 from specjax.theory.intervals import Interval
 from specjax.traces.events import Event, write_trace
 from specjax.traces.explain import Explanation, Measured, explain
@@ -26,12 +26,12 @@ from specjax.viz.acceptance_by_position import acceptance_by_position
 from specjax.viz.figure import figure_of
 from specjax.viz.gains import Gain, gains, predicted_against_measured
 
-Say = Callable[[str], None]
+Echo = Callable[[str], None]
 TEMPLATE = Path(__file__).parent / "report.html.j2"
 
 
 class Findings(NamedTuple):
-    """Everything derived from a log."""
+    """Metrics and comparisons derived from a log."""
 
     log: Log
     measures: tuple[Measures, ...]
@@ -40,7 +40,7 @@ class Findings(NamedTuple):
 
 
 def find(log: Log) -> Findings:
-    """Measure and compare all that a log holds. Raises ValueError if it holds nothing."""
+    """Return the metrics and comparisons of a log. Raises ValueError for an empty one."""
     if not log.units:
         raise ValueError("the log has no measured block yet: give the same command to go on.")
     slo = log.manifest["wanted"]["plan"]["slo"]
@@ -61,10 +61,10 @@ def find(log: Log) -> Findings:
 
 
 def explained(base: Sequence[Unit], arm: Sequence[Unit], found: Measures) -> Explanation | None:
-    """Split a gain into what acceptance brings and what a round costs.
+    """Return a gain split into tokens per round and the cost of a round.
 
-    A round is the median gap between two chunks; None unless both tell their chunks' tokens and
-    the arm its counters.
+    A round's time is the median gap between two chunks. None unless both arms have tokens per
+    chunk and the arm has counters.
     """
     counted, rounds = found.counters, chunks(arm)
     plain = chunks(base)
@@ -87,7 +87,7 @@ def explained(base: Sequence[Unit], arm: Sequence[Unit], found: Measures) -> Exp
 
 
 def chunks(units: Sequence[Unit]) -> np.ndarray:
-    """Return (seconds since the chunk before, tokens) of every later chunk, [C, 2]."""
+    """Return (seconds since the previous chunk, tokens) of every chunk but the first, [C, 2]."""
     rows = [
         (gap, count)
         for unit in units
@@ -104,7 +104,7 @@ ON_A_PAGE = ("load", "arm", "TPOT ms", "TPS", "accepted", "TPOT gain", "TPS gain
 
 
 def table(found: Findings) -> Table:
-    """Return the comparisons in the shape of the guide's benchmark; gains are base / arm - 1."""
+    """Return the comparisons as the table that is printed; gains are base / arm - 1."""
     shown = Table(title=None, box=None, pad_edge=False, header_style="bold")
     for name in COLUMNS:
         shown.add_column(name, justify="left" if name in ("dataset", "arm") else "right")
@@ -114,7 +114,7 @@ def table(found: Findings) -> Table:
 
 
 def row(one: Comparison) -> list[str]:
-    """Write one comparison as the cells of a table."""
+    """Return one comparison as the cells of a table row."""
     base, arm = one.base, one.arm
     return [
         base.dataset,
@@ -146,48 +146,48 @@ def markdown(found: Findings) -> list[str]:
         cells = dict(zip(COLUMNS, row(one), strict=True))
         lines.append([cells[name] for name in ON_A_PAGE])
     plan, manifest = found.log.manifest["wanted"]["plan"], found.log.manifest
-    told = [
+    notes = [
         f"{found.comparisons[0].num_pairs} prompts, {plan['rounds']} times each; "
         f"{manifest['host']}, {manifest['date'][:10]}, specjax {manifest['specjax']}.",
         settings(found.log),
         "Gains over the first arm have 95% intervals over prompts.",
     ]
-    return [*markdown_table(ON_A_PAGE, lines), "", " ".join(filter(None, told))]
+    return [*markdown_table(ON_A_PAGE, lines), "", " ".join(filter(None, notes))]
 
 
 def settings(log: Log) -> str:
-    """Say how the servers that were started for a comparison were set."""
-    said = []
+    """Return a sentence with the settings of the servers started for a comparison."""
+    given_by_arm = []
     for arm in log.manifest["arms"]:
         if arm["kind"] in ("serve", "vllm"):
             # Logs of before arms had arguments: vLLM was made to run so
             old = ["--dtype", "float32", "--enforce-eager"] if arm["kind"] == "vllm" else []
-            said.append((arm["label"], shlex.join(arm.get("arguments", old))))
-    given = "; ".join(f"{label}: {arguments}" for label, arguments in said if arguments)
-    plain = ", ".join(label for label, arguments in said if not arguments)
+            given_by_arm.append((arm["label"], shlex.join(arm.get("arguments", old))))
+    given = "; ".join(f"{label}: {arguments}" for label, arguments in given_by_arm if arguments)
+    plain = ", ".join(label for label, arguments in given_by_arm if not arguments)
     parts = [f"With {given}." * bool(given), f"With their defaults: {plain}." * bool(plain)]
     return " ".join(filter(None, parts))
 
 
 def failures(base: Measures, arm: Measures) -> str:
-    """Say how many requests failed, of the base and of the arm."""
+    """Return the numbers of failed requests of the base and of the arm, as text."""
     lost = sum(base.failures.values()), sum(arm.failures.values())
     return f" (failed {lost[0]}+{lost[1]})" if any(lost) else ""
 
 
 def in_ms(found: Measures) -> str:
-    """Write a mean TPOT in milliseconds."""
+    """Return a mean TPOT in milliseconds, as text."""
     return "-" if found.tpot is None else f"{1e3 * found.tpot.mean:.2f}"
 
 
 def rate(found: Measures) -> str:
-    """Write accepted / drafted."""
+    """Return accepted / drafted, as text."""
     counted = found.counters and found.counters.acceptance_rate
     return "-" if counted is None else f"{counted:.1%}"
 
 
 def percent(gain: Interval | None) -> str:
-    """Write a gain as the guide does, with its interval."""
+    """Return a gain in percent with its interval, as text."""
     if gain is None:
         return "-"
     value, low, high = (100 * (float(one) - 1) for one in gain)
@@ -197,64 +197,64 @@ def percent(gain: Interval | None) -> str:
 
 
 def sentences(found: Findings) -> list[str]:
-    """Say what a table does not: failures, texts, grades, why, and what makes it worth less."""
-    said = list(filter(None, [settings(found.log)]))
+    """Return sentences on failures, equal texts, accuracy, predicted gains, and warnings."""
+    lines = list(filter(None, [settings(found.log)]))
     for one, why in zip(found.comparisons, found.why, strict=True):
         who = f"{one.arm.dataset}, load {one.base.concurrency or 'open'}, {one.arm.arm}"
         for side in (one.base, one.arm):
-            said += [f"{who}: {side.arm} failed {n}x: {kind}" for kind, n in side.failures.items()]
+            lines += [f"{who}: {side.arm} failed {n}x: {kind}" for kind, n in side.failures.items()]
             if side.loops:
-                said.append(
+                lines.append(
                     f"{who}: {side.loops:.0%} of {side.arm}'s texts are loops (under half of "
                     "their bigrams distinct): speculation looks better on them than it is"
                 )
             if side.retokenized is not None and abs(side.retokenized - 1) > 0.02:
-                said.append(
+                lines.append(
                     f"{who}: {side.arm}'s usage counts {1 / side.retokenized:.3f} tokens for each "
                     "that its text has by the given tokenizer"
                 )
         if one.accuracy is not None:
             a = one.accuracy
-            said.append(
+            lines.append(
                 f"{who}: accuracy {a.arm:.1%} against {a.base:.1%} ({a.won} gained, {a.lost} lost, "
                 f"McNemar p = {a.p:.2g})" + (": speculation changed answers" if a.p < 0.01 else "")
             )
         if why is not None and why.speedup is not None:
-            said.append(
+            lines.append(
                 f"{who}: a round brings {why.tokens_per_round:.2f} tokens at "
                 f"{why.round_cost:.2f} plain steps: {why.speedup:.2f}x predicted"
                 + ("" if one.tpot_gain is None else f", {one.tpot_gain.estimate:.2f}x measured")
             )
-    bugs = [one for one in found.log.triage if not one.passed]
-    equal = [one for one in found.log.triage if is_equal(one.verdict)]
-    near = len(found.log.triage) - len(bugs) - len(equal)
+    bugs = [one for one in found.log.divergences if not one.passed]
+    equal = [one for one in found.log.divergences if is_equal(one.verdict)]
+    near = len(found.log.divergences) - len(bugs) - len(equal)
     if near:
-        said.append(f"{near} greedy texts part at a near tie (rounding)")
+        lines.append(f"{near} greedy texts part at a near tie (rounding)")
     if equal:
         num = sum(one.verdict.startswith(BITWISE) for one in equal)
-        said.append(
+        lines.append(
             f"{len(equal)} equal greedy texts written again: {num} with bitwise equal logprobs"
         )
-    said += [f"{one.dataset} {one.prompt}, {one.arm}: {one.verdict}" for one in bugs]
-    return said
+    lines += [f"{one.dataset} {one.prompt}, {one.arm}: {one.verdict}" for one in bugs]
+    return lines
 
 
-def write_reports(found: Findings, folder: Path, say: Say) -> None:
-    """Write result.json, report.html and an event log per arm that tells its rounds."""
+def write_reports(found: Findings, folder: Path, echo: Echo) -> None:
+    """Write result.json, report.html and, where rounds are known, an event log per arm."""
     write_json(folder / "result.json", to_json(found))
     with write_atomically(folder / "report.html") as file:
         file.write(page(found).encode())
-    say(f"wrote {folder / 'result.json'} and {folder / 'report.html'}")
+    echo(f"wrote {folder / 'result.json'} and {folder / 'report.html'}")
     for label in dict.fromkeys(unit.arm for unit in found.log.units):
         events = canonical([unit for unit in found.log.units if unit.arm == label])
         if events:
             path = folder / f"events-{label}.jsonl"
             write_trace(path, events)
-            say(f"wrote {path} (specjax explain --trace reads it)")
+            echo(f"wrote {path} (specjax explain --trace reads it)")
 
 
 def canonical(units: Sequence[Unit]) -> list[Event]:
-    """Return the rounds of all requests as canonical events; [] unless every one is known."""
+    """Return the rounds of all requests as canonical events; [] if any round is unknown."""
     events, start = [], 0.0
     for unit in units:
         for one in unit.requests:
@@ -272,7 +272,7 @@ def canonical(units: Sequence[Unit]) -> list[Event]:
 
 
 def rounds_of(record: Record) -> list[tuple[int, int, int]] | None:
-    """Return (drafted, accepted, emitted) per chunk, the prefill first; None if not told."""
+    """Return (drafted, accepted, emitted) per chunk, the prefill first; None if unknown."""
     if not record.counts or record.counts[0] != 1:
         return None
     if record.drafted is None or record.accepted is None:
@@ -286,7 +286,7 @@ def rounds_of(record: Record) -> list[tuple[int, int, int]] | None:
 
 
 def to_json(found: Findings) -> dict[str, Any]:
-    """Return everything as JSON values."""
+    """Return all findings as JSON values."""
     return {
         "manifest": found.log.manifest,
         "measures": [plain(one) for one in found.measures],
@@ -296,12 +296,12 @@ def to_json(found: Findings) -> dict[str, Any]:
             for one in found.comparisons
         ],
         "why": [None if one is None else plain(one) for one in found.why],
-        "triage": [one._asdict() for one in found.log.triage],
+        "triage": [one._asdict() for one in found.log.divergences],
     }
 
 
 def plain(value: Any) -> Any:
-    """Turn tuples with names, dataclasses and numbers of NumPy into JSON values; NaN to null."""
+    """Return NamedTuples, dataclasses and NumPy numbers as JSON values; NaN becomes null."""
     if hasattr(value, "_asdict"):
         return {name: plain(one) for name, one in value._asdict().items()}
     if hasattr(value, "__dataclass_fields__"):
@@ -316,7 +316,7 @@ def plain(value: Any) -> Any:
 
 
 def page(found: Findings) -> str:
-    """Write one HTML page that needs nothing else."""
+    """Return one HTML page without external files."""
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     rows = [row(one) for one in found.comparisons]
     return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
@@ -331,7 +331,7 @@ def page(found: Findings) -> str:
 
 
 def pictures(found: Findings) -> Iterator[Axes]:
-    """Draw the gains, predictions against measurements, and acceptance by position."""
+    """Return figures of the gains, predictions against measurements, and acceptance by position."""
     shown = [
         Gain(f"{one.arm.dataset}, {one.base.concurrency or 'open'}", one.arm.arm, one.tpot_gain,
              one.tps_gain)

@@ -1,7 +1,7 @@
-"""Run a comparison: arms take turns on every block of prompts, in an order drawn anew.
+"""Run a comparison: arms take turns on every block of prompts, in a random order per block.
 
-The log is written unit by unit, so an interrupted run goes on where it stopped when the same
-command is given again.
+The log is written unit by unit, so an interrupted run resumes when the same command is given
+again.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from specjax import __version__
-from specjax.ab import load
+from specjax.ab import requests
 from specjax.ab.arms import Arm, Ask, Spec
 from specjax.ab.compare import by_load, compare
 from specjax.ab.counters import difference
@@ -26,26 +26,26 @@ from specjax.ab.measures import measure
 from specjax.ab.questions import Dataset, Question
 from specjax.ab.records import Log, Unit, append, mend, read_log
 from specjax.ab.server_arm import ServerArm
-from specjax.engine.tokenizer import Tokenizer
-from specjax.machine import commit, processor
+from specjax.engine.text.tokenizer import Tokenizer
+from specjax.host.machine import commit, processor
 
-PAUSE = 0.2  # s between turns: the other arm's threads may still spin
+PAUSE = 0.2  # s between turns: the previous arm's threads may still be spinning
 OBJECTIVES = ("ttft", "tpot", "e2el")
 
-Say = Callable[[str], None]
+Echo = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What to measure, and for how long.
+    """The loads, repetitions and objectives of a comparison.
 
     Args:
         concurrency: loads, requests at a time; () with a ``rate``.
         rate: requests per second of an open loop.
         block: prompts per turn of an arm; 0: all of them.
-        rounds: how often each prompt is asked.
-        width: stop asking more blocks once the TPOT gain's interval is so narrow
-            (half of it, relative to the gain); 0: ask all.
+        rounds: how often each prompt is sent.
+        width: stop once the TPOT gain's interval is this narrow (half of it, relative to the
+            gain); 0: send all blocks.
         slo: objectives [s] by name, of ``OBJECTIVES``.
         most: search for the highest concurrency, up to this, that meets ``slo``; 0: no search.
     """
@@ -83,16 +83,16 @@ class Plan:
 
 
 class Setting(NamedTuple):
-    """Everything a run needs that is not in the plan."""
+    """The arms, datasets and request options of a run."""
 
     arms: Sequence[Arm]
     datasets: Sequence[Dataset]
     ask: Ask
-    tokenizer: Tokenizer | None  # counts the texts' tokens again
+    tokenizer: Tokenizer | None  # to count the texts' tokens independently
 
 
 def describe(specs: Sequence[Spec], setting: Setting, plan: Plan, command: str) -> dict[str, Any]:
-    """Return the manifest: what must be equal when a run goes on, and what it ran on."""
+    """Return the manifest: the options that a resumed run must share, versions and hardware."""
     return {
         "wanted": wanted(specs, setting.datasets, setting.ask, plan),
         "arms": [
@@ -116,7 +116,7 @@ def describe(specs: Sequence[Spec], setting: Setting, plan: Plan, command: str) 
 def wanted(
     specs: Sequence[Spec], datasets: Sequence[Dataset], ask: Ask, plan: Plan
 ) -> dict[str, Any]:
-    """Return what makes two runs the same, as JSON values."""
+    """Return the options that identify a run, as JSON values."""
     value = {
         "arms": [spec._asdict() for spec in specs],
         "datasets": [
@@ -130,14 +130,14 @@ def wanted(
 
 
 def cores() -> Sequence[int]:
-    """Return the cores this process may use."""
+    """Return the CPU cores that this process may use."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(1)
 
 
 def check_log(path: Path, expected: Mapping[str, Any]) -> Log | None:
-    """Read the log a run may go on with; None if there is none.
+    """Return the log of an interrupted run; None if there is none.
 
-    Raises ValueError if it is of another comparison.
+    Raises ValueError if it belongs to another comparison.
     """
     if not path.exists():
         return None
@@ -153,48 +153,49 @@ def check_log(path: Path, expected: Mapping[str, Any]) -> Log | None:
     return log
 
 
-def run(path: Path, log: Log, setting: Setting, plan: Plan, say: Say, tell: Say) -> Log:
-    """Measure what the log lacks; return it complete.
+def run(path: Path, log: Log, setting: Setting, plan: Plan, echo: Echo, show: Echo) -> Log:
+    """Measure the units that the log lacks and return the complete log.
 
-    ``say`` hears lines, ``tell`` what is under way. Raises ConnectionError when an arm can no
-    longer be reached; what was measured stays in the log.
+    ``echo`` prints lines, ``show`` displays the current unit. Raises ConnectionError when an arm
+    can no longer be reached; what was measured stays in the log.
     """
-    return asyncio.run(Run(path, log, setting, plan, say, tell).everything())
+    return asyncio.run(Run(path, log, setting, plan, echo, show).everything())
 
 
 class Run:
-    """One run under way: the log's units, and what has been warmed up."""
+    """The state of a run: the log's units, and which arms are warmed up."""
 
-    def __init__(self, path, log: Log, setting: Setting, plan: Plan, say: Say, tell: Say):
+    def __init__(self, path, log: Log, setting: Setting, plan: Plan, echo: Echo, show: Echo):
         self.path, self.setting, self.plan = path, setting, plan
-        self.say, self.tell = say, tell
-        self.manifest, self.units, self.triage = log.manifest, list(log.units), list(log.triage)
+        self.echo, self.show = echo, show
+        self.manifest, self.units = log.manifest, list(log.units)
+        self.divergences = log.divergences
         self.warm: set[tuple[str, int]] = set()
 
     async def everything(self) -> Log:
-        """Measure every dataset at every load."""
+        """Measure every dataset at every load and return the log."""
         try:
             for dataset in self.setting.datasets:
                 await self.loads(dataset)
         finally:
             for arm in self.setting.arms:
                 await arm.close()
-        return Log(self.manifest, tuple(self.units), tuple(self.triage))
+        return Log(self.manifest, tuple(self.units), self.divergences)
 
     async def loads(self, dataset: Dataset) -> None:
-        """Measure one dataset at every load, or at those that a search asks for."""
+        """Measure one dataset at every load, or at the loads that a search visits."""
         if not self.plan.most:
             for level in self.plan.levels():
                 await self.measure(dataset, level)
             return
         for arm in self.setting.arms:
             best = await self.search(dataset, arm.spec.label)
-            self.say(f"{dataset.name}: {arm.spec.label} meets the objective up to {best}")
+            self.echo(f"{dataset.name}: {arm.spec.label} meets the objective up to {best}")
 
     async def search(self, dataset: Dataset, label: str) -> int:
         """Return the highest concurrency at which an arm's means meet the objectives.
 
-        Doubles until one fails, then halves the interval; loads measured once are not again.
+        Doubles until one fails, then bisects; no load is measured twice.
         """
         good, bad = 0, 0
         while good < self.plan.most and bad - good != 1:
@@ -207,14 +208,14 @@ class Run:
         return good
 
     def meets(self, dataset: Dataset, level: int, label: str) -> bool:
-        """Tell whether an arm's mean times are within the objectives at a load."""
+        """Return whether an arm's mean times meet the objectives at a load."""
         found = measure(by_load(self.units)[dataset.name, level][label])
         tpot = found.tpot.mean if found.tpot else 0.0
         means = {"ttft": found.ttft.mean, "tpot": tpot, "e2el": found.e2el.mean}
         return all(means[name] <= most for name, most in (self.plan.slo or {}).items())
 
     async def measure(self, dataset: Dataset, level: int) -> None:
-        """Let the arms take turns on every block of a dataset at one load."""
+        """Measure every block of a dataset at one load, the arms taking turns."""
         blocks = in_blocks(dataset.questions, self.plan)
         for number, questions in enumerate(blocks):
             draw = np.random.default_rng([self.plan.seed, level, number])
@@ -224,14 +225,14 @@ class Run:
                 if key in {(u.arm, u.dataset, u.concurrency, u.block) for u in self.units}:
                     continue
                 what = f"{dataset.name} {number + 1}/{len(blocks)}, load {level or 'open'}"
-                self.tell(f"{what}: {arm.spec.label}")
+                self.show(f"{what}: {arm.spec.label}")
                 await self.turn(arm, dataset, level, number, questions)
             if self.narrow(dataset, level):
-                self.say(f"{dataset.name}, load {level}: narrow enough after block {number + 1}")
+                self.echo(f"{dataset.name}, load {level}: narrow enough after block {number + 1}")
                 break
 
     async def turn(self, arm: Arm, dataset: Dataset, level: int, block: int, questions) -> None:
-        """Run one unit and log it."""
+        """Measure one unit and append it to the log."""
         chat, plan = self.setting.ask.chat, self.plan
         if (arm.spec.label, level) not in self.warm:
             await self.warm_up(arm, level)
@@ -242,10 +243,10 @@ class Run:
             "tokenizer": self.setting.tokenizer,
         }
         if level:
-            seconds, records = await load.closed_loop(arm, questions, level, **options)
+            seconds, records = await requests.closed_loop(arm, questions, level, **options)
         else:
             seed = plan.seed + block
-            seconds, records = await load.open_loop(arm, questions, plan.rate, seed, **options)
+            seconds, records = await requests.open_loop(arm, questions, plan.rate, seed, **options)
         if all(one.error == "unreachable" for one in records):
             raise ConnectionError(
                 f"arm {arm.spec.label} can no longer be reached; what was measured is in "
@@ -259,22 +260,22 @@ class Run:
         await asyncio.sleep(PAUSE)
 
     async def warm_up(self, arm: Arm, level: int) -> None:
-        """Warm an arm up, and find out whether the server tells token ids.
+        """Send warm-up requests, and detect whether the server returns token ids.
 
-        Raises ConnectionError if it answers nothing.
+        Raises ConnectionError if all of them fail.
         """
         size = level or 4
-        records = await load.warm_up(arm, size, chat=self.setting.ask.chat)
+        records = await requests.warm_up(arm, size, chat=self.setting.ask.chat)
         refused = all((one.error or "").startswith("HTTP 4") for one in records)
-        if refused and isinstance(arm, ServerArm) and arm.tells_ids:
-            arm.tells_ids = False  # what OpenAI's own API does with fields it does not know
-            records = await load.warm_up(arm, size, chat=self.setting.ask.chat)
+        if refused and isinstance(arm, ServerArm) and arm.returns_ids:
+            arm.returns_ids = False  # what OpenAI's own API does with fields it does not know
+            records = await requests.warm_up(arm, size, chat=self.setting.ask.chat)
         if all(one.error is not None for one in records):
             raise ConnectionError(f"arm {arm.spec.label} fails: {records[0].error}")
         self.warm.add((arm.spec.label, level))
 
     def narrow(self, dataset: Dataset, level: int) -> bool:
-        """Tell whether every arm's TPOT gain is known well enough."""
+        """Return whether every arm's TPOT gain has an interval narrower than ``plan.width``."""
         if not self.plan.width or len(self.setting.arms) < 2:
             return False
         arms = by_load(self.units)[dataset.name, level]
@@ -291,7 +292,7 @@ class Run:
 
 
 def in_blocks(questions: Sequence[Question], plan: Plan) -> list[tuple[Question, ...]]:
-    """Cut the questions into blocks, ``rounds`` times over."""
+    """Return the questions in blocks, repeated ``rounds`` times."""
     size = plan.block or len(questions)
     cut = [tuple(questions[i : i + size]) for i in range(0, len(questions), size)]
     return cut * plan.rounds

@@ -1,4 +1,4 @@
-"""An arm behind a URL: running already, or ``specjax serve`` or vLLM started for the comparison."""
+"""An arm behind a URL: a running server, or one started for the comparison."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,13 +8,14 @@ from typing import Any
 
 import aiohttp
 
-from specjax.ab import client
 from specjax.ab.arms import Ask, Messages, Spec
+from specjax.ab.client import complete
 from specjax.ab.counters import read_counters
 from specjax.ab.records import Record
 from specjax.audit.client import Server
 from specjax.bundled import resolve
-from specjax.metrics import SpecDecodeCounters
+from specjax.core.metrics import SpecDecodeCounters
+from specjax.measure.streaming import open_session
 
 
 @dataclass
@@ -27,18 +28,18 @@ class ServerArm:
     api_key: str | None
     connections: int
     versions: Mapping[str, Any] = field(default_factory=dict)
-    tells_ids: bool = True
-    _client: aiohttp.ClientSession | None = None
+    returns_ids: bool = True
+    _session: aiohttp.ClientSession | None = None
 
     def about(self) -> dict[str, Any]:
-        """Say what it is, for the manifest."""
-        told = {"url": self.server.url, "model": self.server.model}
-        return {**told, "version": self.server.version(), **self.versions}
+        """Return URL, model and versions, for the manifest."""
+        server = {"url": self.server.url, "model": self.server.model}
+        return {**server, "version": self.server.version(), **self.versions}
 
     async def complete(
         self, messages: Messages, name: str, began: float, salt: str
     ) -> tuple[Record, str]:
-        """Stream one completion over HTTP."""
+        """Return the record and text of one completion streamed over HTTP."""
         ask, body = self.ask, {"model": self.server.model}
         if ask.chat:
             path = "/v1/chat/completions"
@@ -49,12 +50,12 @@ class ServerArm:
         body |= {"temperature": ask.temperature, "seed": ask.seed, **ask.extra}
         if ask.ignore_eos:
             body["ignore_eos"] = True
-        if self.tells_ids:
+        if self.returns_ids:
             body |= {"return_token_ids": True, "cache_salt": salt}
-        return await client.complete(self._open(), path, body, name, began)
+        return await complete(self._open(), path, body, name, began)
 
     async def counters(self) -> SpecDecodeCounters | None:
-        """Read /metrics."""
+        """Return the speculative counters of /metrics."""
         try:
             async with self._open().get("/metrics", trace_request_ctx=SimpleNamespace()) as answer:
                 return read_counters(await answer.text()) if answer.ok else None
@@ -63,28 +64,31 @@ class ServerArm:
 
     async def close(self) -> None:
         """Close the connections."""
-        if self._client is not None:
-            await self._client.close()
-            self._client = None
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
 
     def score(self, prompt: str, tokens: Sequence[int]) -> list[float]:
-        """Return the logprob of tokens after a prompt (echo with logprobs)."""
+        """Return the logprobs of tokens after a prompt (``echo`` with logprobs)."""
         return [one.logprob for one in self.server.score(self.server.encode(prompt), tokens)]
 
     def greedy(self, prompt: str, tokens: int) -> tuple[Sequence[int], Sequence[float] | None]:
-        """Return the most likely continuation, and its logprobs if the server tells them."""
+        """Return the greedy continuation, and its logprobs if the server returns them."""
         return self.server.greedy(prompt, tokens)
 
     def _open(self) -> aiohttp.ClientSession:
-        if self._client is None:
-            self._client = client.open_client(
-                self.server.url, self.api_key, self.ask.timeout, self.connections
+        if self._session is None:
+            self._session = open_session(
+                self.server.url,
+                connections=self.connections,
+                api_key=self.api_key,
+                timeout=self.ask.timeout,
             )
-        return self._client
+        return self._session
 
 
 def vllm_arguments(spec: Spec, concurrency: int, max_model_len: int | None) -> list[str]:
-    """Return ``vllm serve``'s arguments: prefixes uncached, or a prompt's second turn is free."""
+    """Return ``vllm serve``'s arguments, without prefix caching: prompts are sent repeatedly."""
     return ["--no-enable-prefix-caching", *serve_arguments(spec, concurrency, max_model_len)]
 
 

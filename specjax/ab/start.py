@@ -7,7 +7,7 @@ from typing import Any
 from specjax.ab.arms import Arm, Ask, Spec
 from specjax.ab.server_arm import ServerArm, serve_arguments, vllm_arguments
 from specjax.audit.client import Server
-from specjax.launch import START_TIMEOUT, open_specjax
+from specjax.host.launch import START_TIMEOUT, open_specjax
 from specjax.oracle.ask import open_server
 
 
@@ -21,16 +21,16 @@ def open_arms(
     api_key: str | None,
     concurrency: int,
     max_model_len: int | None = None,
-    tell: Callable[[str], None],
+    show_progress: Callable[[str], None],
 ) -> Iterator[list[Arm]]:
-    """Load and start every arm, and ``tell`` which; what was started is stopped at the end.
+    """Yield all arms, loaded and started; servers started here are stopped at the end.
 
     Raises ValueError or ConnectionError, naming the arm, before anything is measured.
     """
     with ExitStack() as opened:
         arms = []
         for spec in specs:
-            tell(f"starting {spec.label}: {spec.url or spec.kind}")
+            show_progress(f"starting {spec.label}: {spec.url or spec.kind}")
             try:
                 if spec.kind == "specjax":
                     from specjax.ab.local_arm import local  # brings JAX
@@ -46,10 +46,10 @@ def open_arms(
                     url = opened.enter_context(open_specjax(model, arguments))
                 elif spec.kind == "vllm":
                     arguments = vllm_arguments(spec, concurrency, max_model_len)
-                    told, url = opened.enter_context(
+                    answer, url = opened.enter_context(
                         open_server(model, arguments=arguments, timeout=START_TIMEOUT, threads=2)
                     )
-                    versions = told["versions"]
+                    versions = answer["versions"]
                 name = served_model if spec.kind == "url" else None
                 server = Server(url, name, api_key=api_key, timeout=ask.timeout)
                 arm = ServerArm(spec, ask, server, api_key, concurrency, versions)

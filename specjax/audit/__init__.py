@@ -1,1 +1,1 @@
-"""Proofs by enumeration: what law a verification rule really has."""
+"""Audits: the exact distribution of a rule by enumeration, and tests of engines and servers."""

@@ -1,7 +1,7 @@
-"""Batches of drafts, laws and noise that any engine's sampler can be replayed on.
+"""Batches of drafts, probabilities and noise on which any engine's sampler can be replayed.
 
-The same numbers in our layout (``pad``: rows of chains) and in vLLM's (``flat``: one after the
-other). Their random numbers never change, so that answers can be recorded.
+The same numbers come in our layout (``pad``: rows of chains) and in vLLM's (``flat``: rows
+concatenated). A seed always gives the same batch, so that results can be recorded.
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax.audit.philox import Noise
-from specjax.topology import chain_parents
-from specjax.types import Draft
+from specjax.core.topology import chain_parents
+from specjax.core.types import Draft
 from specjax.verify import noise as v
 from specjax.verify.rejection import reject
 
@@ -23,7 +23,7 @@ KINDS = ("sampled", "one_hot", "zeros", "ties", "greedy", "same")
 
 
 class Batch(NamedTuple):
-    """What both sides are given, padded: R rows, up to K drafts, up to V words."""
+    """The inputs of a sampler, padded: R rows, up to K draft tokens, up to V vocabulary entries."""
 
     counts: np.ndarray  # [R] drafts per row
     draft: np.ndarray  # [R, K]
@@ -36,7 +36,10 @@ class Batch(NamedTuple):
 
 
 def probabilities(noise: Noise, kind: str, *shape: int) -> np.ndarray:
-    """Draw laws over the last axis: "zeros" rule half of the words out, "ties" pair them."""
+    """Return random distributions over the last axis.
+
+    ``kind`` "zeros" gives half of the tokens probability 0, "ties" gives them equal pairs.
+    """
     weights = noise.uniform(*shape).astype(np.float64) ** 4 + 1e-9
     if kind == "zeros":
         weights *= noise.uniform(*shape) < 0.5
@@ -47,7 +50,7 @@ def probabilities(noise: Noise, kind: str, *shape: int) -> np.ndarray:
 
 
 def make(seed: int) -> Batch:
-    """Draw batch ``seed``: its kind, sizes, laws, drafts and noise."""
+    """Return the random batch of a seed: kind, sizes, probabilities, drafts and noise."""
     noise, kind = Noise(seed), KINDS[seed % len(KINDS)]
     rows, depth, size = noise.integer(1, ROWS + 1), noise.integer(1, K + 1), noise.integer(2, V + 1)
     counts = noise.integers(0, depth + 1, rows)
@@ -71,7 +74,7 @@ def make(seed: int) -> Batch:
 
 
 def flat(batch: Batch) -> dict[str, np.ndarray]:
-    """Lay a batch out as vLLM wants it: the rows' drafts one after the other."""
+    """Return a batch in vLLM's layout: the rows' drafts concatenated."""
     real = np.arange(batch.draft.shape[1])[None] < batch.counts[:, None]
     with np.errstate(divide="ignore"):
         logits = np.log(batch.target[real])
@@ -88,7 +91,7 @@ def flat(batch: Batch) -> dict[str, np.ndarray]:
 
 
 def save(made: Sequence[Batch], path: Path) -> None:
-    """Write batches as the oracle's "rejection" job reads them, an .npz file."""
+    """Write batches to the .npz file that the oracle's "rejection" job reads."""
     arrays = {}
     for i, one in enumerate(made):
         arrays |= {f"{i}_{name}": value for name, value in flat(one).items()}
@@ -96,20 +99,20 @@ def save(made: Sequence[Batch], path: Path) -> None:
 
 
 def pad(batch: Batch) -> tuple[v.Noise, Draft, jax.Array]:
-    """Lay a batch out as ours: a chain of K + 1 nodes per row, laws after each node.
+    """Return a batch in our layout: a chain of K + 1 nodes per row, the target after each node.
 
-    A greedy row's law is one-hot (law 4); the law after the last draft is one-hot at the
-    bonus token, since vLLM is given it.
+    A greedy row's target is one-hot (law 4). After the last draft token the target is one-hot at
+    the bonus token, which vLLM receives as an argument.
     """
     rows, depth, size = batch.target.shape
     tokens, valid = np.zeros((ROWS, K + 1), np.int32), np.zeros((ROWS, K + 1), bool)
     tokens[:rows, 1 : depth + 1], valid[:, 0] = batch.draft, True
     valid[:rows, 1 : depth + 1] = np.arange(depth)[None] < batch.counts[:, None]
     best = np.eye(size, dtype=np.float32)[batch.target.argmax(axis=-1)]
-    laws = np.full((ROWS, K + 1, V), 1 / V, np.float32)
-    laws[:rows] = 0.0
-    laws[:rows, :depth, :size] = np.where(batch.greedy[:, None, None], best, batch.target)
-    laws[np.arange(rows), batch.counts] = np.eye(V)[batch.bonus]
+    target = np.full((ROWS, K + 1, V), 1 / V, np.float32)
+    target[:rows] = 0.0
+    target[:rows, :depth, :size] = np.where(batch.greedy[:, None, None], best, batch.target)
+    target[np.arange(rows), batch.counts] = np.eye(V)[batch.bonus]
     probs = None
     if batch.probs is not None:
         probs = np.zeros((ROWS, K + 1, V), np.float32)
@@ -118,14 +121,14 @@ def pad(batch: Batch) -> tuple[v.Noise, Draft, jax.Array]:
     accept[:rows, 1 : depth + 1] = batch.accept
     recover = np.ones((ROWS, K + 1, V), np.float32)
     recover[:rows, :depth, :size] = batch.recover.reshape(rows, -1, size)
-    arrays = jax.tree.map(jnp.asarray, (tokens, valid, probs, accept, recover, laws))
-    tokens, valid, probs, accept, recover, laws = arrays
+    arrays = jax.tree.map(jnp.asarray, (tokens, valid, probs, accept, recover, target))
+    tokens, valid, probs, accept, recover, target = arrays
     draft = Draft(tokens, chain_parents(ROWS, K + 1), valid, probs)
-    return v.Noise(accept, recover), draft, laws
+    return v.Noise(accept, recover), draft, target
 
 
-def say(batch: Batch) -> list[list[int]]:
-    """Emit with our kernel."""
+def emit(batch: Batch) -> list[list[int]]:
+    """Return the tokens that our rejection kernel emits in every row."""
     verdict = jax.jit(reject, static_argnums=3)(*pad(batch), K)
     counts = np.asarray(verdict.num_accepted) + 1
     tokens = np.asarray(verdict.tokens)
@@ -133,9 +136,9 @@ def say(batch: Batch) -> list[list[int]]:
 
 
 def edge() -> Batch:
-    """Make one draft whose u is exactly p / q."""
-    law = np.asarray([[[0.25, 0.75]]], np.float32)
-    half = np.full_like(law, 0.5)
+    """Return a batch of one draft token whose uniform is exactly p / q."""
+    p = np.asarray([[[0.25, 0.75]]], np.float32)
+    half = np.full_like(p, 0.5)
     one, two = np.ones(1, np.int64), np.ones((1, 2), np.float32)
     accept, no = np.full((1, 1), 0.5, np.float32), np.zeros(1, bool)
-    return Batch(one, np.zeros((1, 1), np.int64), law, half, accept, two, one, no)
+    return Batch(one, np.zeros((1, 1), np.int64), p, half, accept, two, one, no)

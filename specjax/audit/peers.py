@@ -1,6 +1,6 @@
-"""Other engines' samplers, each as one function from a batch to the tokens it emits.
+"""Other engines' samplers, each as a function from a batch to the tokens that it emits.
 
-They are made of code that is installed here; vLLM is asked in its own process instead.
+The code is that of the installed packages; vLLM runs in a process of its own instead (``oracle``).
 """
 
 import functools
@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax.audit.batches import ROWS, Batch, K, V, flat
-from specjax.audit.borrow import NotInstalled, borrow
+from specjax.audit.source_loader import NotInstalled, load_source
 
-# (batch, seed) -> the batch with the noise it was answered with, and the tokens of every row
+# (batch, seed) -> the batch with the noise that was used, and the emitted tokens of every row
 Replay = Callable[[Batch, int], tuple[Batch, list[list[int]]]]
 ASCEND_HOW = (
     "pip install 'specjax[bridge]' for torch, then "
@@ -26,7 +26,7 @@ PLACES = ROWS * K  # drafted tokens of the largest batch
 
 
 class Unpinned:
-    """torch, but for pinned memory, which needs an accelerator."""
+    """torch without pinned memory, which needs an accelerator."""
 
     def __init__(self, torch: Any):
         self._torch = torch
@@ -39,10 +39,10 @@ class Unpinned:
 
 
 def vllm_ascend(*, block: bool = False) -> Replay:
-    """Return vllm-ascend's ``rejection_sample`` on its fallback code, which is PyTorch's.
+    """Return vllm-ascend's ``rejection_sample``, in its PyTorch fallback.
 
-    Only random numbers are replaced. It runs on the CPU: on an NPU other kernels take its
-    place. Raises NotInstalled.
+    Only its random numbers are replaced. It runs on the CPU; an NPU runs other kernels. Raises
+    NotInstalled.
     """
     try:
         import torch
@@ -57,7 +57,7 @@ def vllm_ascend(*, block: bool = False) -> Replay:
     )
     config = SimpleNamespace(rejection_sampler_config=wanted, enable_reduce_sample=False)
     quiet = {f"{level}_once": lambda *words: None for level in ("debug", "info", "warning")}
-    its = borrow(
+    its = load_source(
         "vllm_ascend",
         "sample/rejection_sampler.py",
         ASCEND_HOW,
@@ -96,8 +96,8 @@ def vllm_ascend(*, block: bool = False) -> Replay:
     return replay
 
 
-def with_clocks(shipped: Callable, noise: dict[str, Any]) -> Callable:
-    """Wrap a function whose sixth argument is exponential noise, to be given ours."""
+def with_clocks(shipped: Callable[..., Any], noise: dict[str, Any]) -> Callable[..., Any]:
+    """Return a function with its sixth argument, exponential noise, replaced by ours."""
 
     @functools.wraps(shipped)
     def replaced(*args, **options):
@@ -109,11 +109,11 @@ def with_clocks(shipped: Callable, noise: dict[str, Any]) -> Callable:
 def tpu_inference() -> Replay:
     """Return tpu-inference's ``rejection_sample``, which is JAX.
 
-    It draws its random numbers itself, from key ``seed``: the batch that it answers has them,
-    and its rows are greedy all together or not at all. Raises NotInstalled.
+    It draws its random numbers itself from key ``seed``; the batch that it returns contains them.
+    Its rows are all greedy or none is. Raises NotInstalled.
     """
     file = "layers/jax/sample/rejection_sampler.py"
-    its = borrow("tpu_inference", file, TPU_HOW, jax=jax, jnp=jnp, np=np)
+    its = load_source("tpu_inference", file, TPU_HOW, jax=jax, jnp=jnp, np=np)
 
     @functools.partial(jax.jit, static_argnums=5)
     def call(draft, counts, probs, target, bonus, sampling, key):
@@ -131,7 +131,7 @@ def tpu_inference() -> Replay:
 
         counts, bonus = np.zeros(ROWS + 1, np.int32), np.zeros(ROWS + 1, np.int32)
         counts[:rows], counts[-1], bonus[:rows] = batch.counts, PLACES - number, batch.bonus
-        said = call(
+        emitted = call(
             laid_out(batch.draft.astype(np.int32)),
             jnp.asarray(counts),
             None if batch.probs is None else laid_out(batch.probs),
@@ -140,9 +140,9 @@ def tpu_inference() -> Replay:
             not batch.greedy.all(),
             key,
         )
-        said, ends = np.asarray(said), batch.counts.cumsum()
+        emitted, ends = np.asarray(emitted), batch.counts.cumsum()
         texts = [
-            [*said[end - count : end], said[PLACES + row]]
+            [*emitted[end - count : end], emitted[PLACES + row]]
             for row, (count, end) in enumerate(zip(batch.counts, ends, strict=True))
         ]
         return batch, [[int(token) for token in text if token >= 0] for text in texts]
@@ -151,7 +151,7 @@ def tpu_inference() -> Replay:
 
 
 def with_noise_of(batch: Batch, seed: int) -> Batch:
-    """Put the numbers that tpu-inference draws from a key into a batch."""
+    """Return a batch with the noise that tpu-inference draws from a key."""
     rows, depth, size = batch.target.shape
     uniforms, clocks = draw(jax.random.key(seed))
     real = np.arange(depth)[None] < batch.counts[:, None]
@@ -164,8 +164,8 @@ def with_noise_of(batch: Batch, seed: int) -> Batch:
 
 
 @jax.jit
-def draw(key) -> tuple[jax.Array, jax.Array]:
-    """Draw what decides acceptance, and what follows a refusal, at each of the places."""
+def draw(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the uniforms for acceptance and the exponentials for recovered tokens."""
     accept_key, recover_key = jax.random.split(key)
     uniforms = jax.random.uniform(accept_key, (PLACES,))
     return uniforms, jax.random.exponential(recover_key, (PLACES, V))

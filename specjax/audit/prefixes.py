@@ -1,19 +1,19 @@
-"""Laws given every prefix, as arrays that can be enumerated.
+"""Distributions of the next token given every prefix, as arrays that can be enumerated.
 
 Such a tree is [cases, C, V]: context 0 is the empty prefix, context c followed by token t is
-context c * V + 1 + t. All prefixes of one length lie side by side, in dictionary order.
+context c * V + 1 + t. Prefixes of one length are contiguous, in dictionary order.
 """
 
 import numpy as np
 
 
 def num_contexts(size: int, depth: int) -> int:
-    """Count the prefixes of up to ``depth`` tokens."""
+    """Return the number of prefixes of up to ``depth`` tokens."""
     return sum(size**length for length in range(depth + 1))
 
 
 def level(size: int, length: int) -> slice:
-    """Return where the contexts of this length lie."""
+    """Return the slice of the contexts of this length."""
     return slice(num_contexts(size, length - 1), num_contexts(size, length))
 
 
@@ -29,9 +29,10 @@ def spell(size: int, depth: int) -> np.ndarray:
 
 
 def continued(mass: np.ndarray, tree: np.ndarray, horizon: int) -> np.ndarray:
-    """Let every prefix, of probability ``mass`` [cases, C], be continued by a law.
+    """Return the probabilities [cases, V ** horizon] of texts that begin with random prefixes.
 
-    Returns the law [cases, V ** horizon] of the texts of ``horizon`` tokens.
+    ``mass`` [cases, C] is the probability of each prefix; ``tree`` continues it to ``horizon``
+    tokens.
     """
     cases, _, size = tree.shape
     carried = np.zeros((cases, 1))
@@ -43,14 +44,14 @@ def continued(mass: np.ndarray, tree: np.ndarray, horizon: int) -> np.ndarray:
 
 
 def texts(tree: np.ndarray, horizon: int) -> np.ndarray:
-    """Return the law [cases, V ** horizon] of the texts that a law writes alone."""
+    """Return the probabilities [cases, V ** horizon] of the texts sampled from a tree."""
     mass = np.zeros((len(tree), num_contexts(tree.shape[-1], horizon)))
     mass[:, 0] = 1.0
     return continued(mass, tree, horizon)
 
 
 def transport_bound(p_tree: np.ndarray, q_tree: np.ndarray, K: int) -> np.ndarray:
-    """Bound the expected length [cases] of any exact rule on one chain drafted from q.
+    """Return an upper bound [cases] on any exact rule's tokens per round, on a chain from q.
 
     Optimal transport between the drafted and the target's own texts: prefixes of i tokens
     agree at most with probability sum(min(P_i, Q_i)). A rule that sees p along the draft

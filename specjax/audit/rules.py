@@ -1,15 +1,15 @@
-"""The shipped rules, audited: what they promise, and what enumeration finds."""
+"""Audit the shipped rules: the promise of each and the distribution that enumeration finds."""
 
 from typing import NamedTuple
 
 import numpy as np
 
-from specjax.audit.boxes import path_to
 from specjax.audit.cases import random_cases
-from specjax.audit.exact import exact_law
-from specjax.audit.fresh import reused
+from specjax.audit.exact import exact_distribution
+from specjax.audit.noise_partition import path_to
+from specjax.audit.noise_reuse import noise_reuse_rate
 from specjax.audit.prefixes import transport_bound
-from specjax.types import Rule
+from specjax.core.types import Rule
 from specjax.verify.block import block
 from specjax.verify.entropy import entropy
 from specjax.verify.rejection import rejection
@@ -33,37 +33,41 @@ RULES = {
 
 
 class Audited(NamedTuple):
-    """What was found about one rule. Means are over cases."""
+    """The findings on one rule; means are over cases."""
 
     name: str
-    law: str
-    tv: float  # mean total variation between texts and the target's own
+    promise: str  # what the rule promises: LOSSLESS, EXACT or LOSSY
+    tv: float  # mean total variation between emitted texts and the target's own
     expected_length: float  # mean number of tokens per round
     cases: int
-    worst_tv: float  # with its error
-    stray: float  # largest probability of texts that the target never writes
-    reused: float  # share of rounds whose noise was not all new
+    worst_tv: float  # largest, its error added
+    stray: float  # largest probability of texts that have probability 0 for the target
+    reused: float  # ``noise_reuse_rate``
     shape: tuple[int, ...]  # parents of the draft's nodes
 
     @property
     def kept(self) -> bool:
         """Whether the rule keeps its promise."""
-        return self.law == LOSSY or (self.worst_tv < ROUNDING and self.stray == self.reused == 0)
+        return self.promise == LOSSY or (
+            self.worst_tv < ROUNDING and self.stray == self.reused == 0
+        )
 
 
 class Audit(NamedTuple):
-    """All rules on the same chains, and what no exact rule can surpass on them."""
+    """The findings on all rules, and the largest expected length that any exact rule could have."""
 
     rows: tuple[Audited, ...]
-    bound: float  # of the mean expected length
+    bound: float  # on the mean expected length
 
 
 def audit_rules(cases: int = 110) -> Audit:
-    """Audit every shipped rule on chains of K tokens, and the tree rule on siblings too."""
+    """Return the findings on every shipped rule on chains, and on the tree rule on trees."""
     chain = tuple(max(node - 1, 0) for node in range(K + 1))
     p_tree, q_tree = random_cases(cases, SIZE, K)
     small = random_cases(cases, SIZE - 1, 2)
-    rows = [audit(name, law, rule, p_tree, q_tree, chain) for name, (law, rule) in RULES.items()]
+    rows = [
+        audit(name, promise, rule, p_tree, q_tree, chain) for name, (promise, rule) in RULES.items()
+    ]
     for what, replacement in (("siblings", True), ("distinct siblings", False)):
         name = f"rejection_tree, {what}"
         rows.append(audit(name, EXACT, rejection_tree, *small, TREE, replacement=replacement))
@@ -80,17 +84,17 @@ def audit(
     *,
     replacement: bool = True,
 ) -> Audited:
-    """Audit one rule on drafts of one shape."""
+    """Return the findings on one rule, for drafts of one shape."""
     depth = max(len(path_to(node, shape)) for node in range(len(shape))) - 1
-    law = exact_law(rule, p_tree, q_tree, depth, parents=shape, replacement=replacement)
+    found = exact_distribution(rule, p_tree, q_tree, depth, parents=shape, replacement=replacement)
     return Audited(
         name=name,
-        law=promise,
-        tv=float(law.tv.mean()),
-        expected_length=float(law.expected_length.mean()),
-        cases=len(law.tv),
-        worst_tv=float((law.tv + law.doubt).max()),
-        stray=float(law.stray.max()),
-        reused=reused(rule, parents=shape),
+        promise=promise,
+        tv=float(found.tv.mean()),
+        expected_length=float(found.expected_length.mean()),
+        cases=len(found.tv),
+        worst_tv=float((found.tv + found.doubt).max()),
+        stray=float(found.stray.max()),
+        reused=noise_reuse_rate(rule, parents=shape),
         shape=shape,
     )

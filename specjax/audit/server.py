@@ -1,10 +1,10 @@
-"""Audit a running server from outside: is its law the one it has without speculation?
+"""Test whether a running server samples from the same distribution as without speculation.
 
-``collect`` asks an OpenAI-compatible server, and another that does not speculate, for many
-short completions and one greedy one of each prompt; ``judge`` reads what was collected, and
-needs no server. Without a reference the joint law of the first tokens, at temperature 1, is
-compared with the logprobs the server itself gives these tokens when it reads them in a prompt.
-That finds fault with verification alone: neither with filters, nor with the model.
+``collect`` requests many short completions and one greedy one of each prompt from an
+OpenAI-compatible server, and from a reference server that does not speculate; ``judge`` needs no
+server, only what was collected. Without a reference, the joint distribution of the first tokens at
+temperature 1 is compared with the logprobs that the server itself returns for these tokens as part
+of a prompt. That tests verification alone, neither filters nor the model.
 """
 
 import math
@@ -17,33 +17,34 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from specjax import __version__
-from specjax.audit import statistics as stats
+from specjax.audit.cells import Cell, merge_expected, merge_samples
 from specjax.audit.client import Server
 from specjax.audit.greedy import NEAR, Greedy, compare_greedy, judge_greedy
+from specjax.theory import goodness
 
-PROMPTS = (  # what comes next has come before, so that n-grams match too
+PROMPTS = (  # with repetitions, so that the ngram method drafts too
     "if a == 1:\n    b = 2\nif b == 2:\n    a = 3\nif b == 3:\n    a = 1\nif a == ",
     "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return ",
     "red, green, blue, red, green, red, blue, green, red, ",
     "import os\nimport sys\nimport re\n\n\ndef main():\n    ",
 )
-PILOT = 256  # draws that choose which texts to ask the server's own logprobs of
+PILOT = 256  # samples that choose the texts whose logprobs are requested
 RESHAPING = ("top_p", "top_k", "min_p", "logit_bias", "bad_words", "allowed_token_ids")
 RESHAPING += ("presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What to ask, and how sure to be.
+    """What an audit measures, and its error rates.
 
     Args:
-        tokens: how many first tokens make a cell.
-        tv: total variation between two laws, on the merged cells, that is to be found ...
+        tokens: number of first tokens that form a cell of the chi-square test.
+        tv: the total variation on the merged cells that is to be detected ...
         power: ... with this probability, in any one prompt.
-        alpha: probability that servers of one law are found to differ (all prompts together).
-        cells: at most so many cells after merging.
+        alpha: probability of a false alarm, over all prompts together.
+        cells: the most cells after merging.
         batch: completions per request (the body's ``n``).
-        near: nats between two tokens' logprobs that rounding may bridge.
+        near: nats between two tokens' logprobs that count as a tie.
     """
 
     prompts: Sequence[str] = PROMPTS
@@ -51,7 +52,7 @@ class Plan:
     tokens: int = 3
     tv: float = 0.05
     power: float = 0.9
-    alpha: float = stats.ALPHA
+    alpha: float = goodness.ALPHA
     cells: int = 24
     batch: int = 128
     concurrency: int = 2
@@ -74,19 +75,21 @@ class Plan:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
 
     def num_draws(self, samples: int) -> int:
-        """Return the draws per prompt and server; Holm's strictest level is alpha / prompts."""
+        """Return the samples per prompt and server, at Holm's strictest level alpha / prompts."""
         alpha = self.alpha / len(self.prompts)
-        return stats.sample_size(self.cells, self.tv, self.power, alpha, samples=samples)
+        return goodness.samples_to_detect_tv(
+            self.cells, self.tv, self.power, alpha, samples=samples
+        )
 
 
 class Finding(NamedTuple):
-    """What one prompt's draws say."""
+    """The test result on one prompt's samples."""
 
     prompt: str
     draws: int  # per server
     cells: int
     tv: float
-    expected_tv: float  # what chance alone makes of it
+    expected_tv: float  # mean total variation of samples from equal distributions
     p: float
     adjusted_p: float  # for the number of prompts
     differs: bool
@@ -105,11 +108,11 @@ def collect(
     base: Server,
     reference: Server | None,
     plan: Plan,
-    tell: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Ask the servers everything; return it as JSON values, for ``judge``.
+    """Return everything that ``judge`` needs from the servers, as JSON values.
 
-    ``tell`` hears how many texts were drawn, and how many will be.
+    ``progress`` is called with the number of texts sampled so far and the total.
     """
     servers = [base] if reference is None else [base, reference]
     if reference is None:
@@ -122,7 +125,7 @@ def collect(
         def more(count: int) -> None:
             nonlocal done
             done += count
-            tell(done, total)
+            progress(done, total)
 
         return server.draw(
             prompt,
@@ -131,27 +134,27 @@ def collect(
             temperature=plan.temperature,
             batch=plan.batch,
             concurrency=plan.concurrency,
-            tell=more,
+            progress=more,
         )
 
-    tell(0, total)
+    progress(0, total)
     drafted, asked = [server.num_drafts() for server in servers], []
     for prompt in plan.prompts:
         ids = base.encode(prompt)
         if reference is None:
             chosen = [cell for cell, _ in draw(base, prompt, pilot).most_common(plan.cells)]
-            law = rows(state_law(base, ids, chosen))
+            expected = rows(expected_cells(base, ids, chosen))
         else:
             if reference.encode(prompt) != ids:
                 raise ValueError(f"the servers' tokens of {prompt!r:.60} are not the same")
-            law = None
+            expected = None
         drawn = [rows(draw(server, prompt, num)) for server in servers]
         asked.append(
             {
                 "prompt": prompt,
                 "base": drawn[0],
                 "reference": drawn[1] if reference else None,
-                "law": law,
+                "law": expected,
                 "greedy": compare_greedy(base, reference, prompt, ids, plan.greedy_tokens),
             }
         )
@@ -174,7 +177,7 @@ def collect(
 
 
 def check_alone(base: Server, plan: Plan) -> None:
-    """Refuse a plan that a server's own logprobs cannot answer."""
+    """Raise ValueError for a plan that needs a reference server."""
     if plan.temperature != 1:
         raise ValueError(
             f"without a reference server the temperature must be 1, got {plan.temperature}: "
@@ -185,38 +188,38 @@ def check_alone(base: Server, plan: Plan) -> None:
         raise ValueError(f"without a reference server {', '.join(reshaped)} cannot be audited")
 
 
-def state_law(
-    server: Server, prompt: Sequence[int], chosen: Sequence[stats.Cell]
-) -> dict[stats.Cell, float]:
-    """Return the law of beginnings, as ``statistics.merge_law`` wants it, from logprobs."""
-    chances: dict[stats.Cell, float] = {(): 1.0}
+def expected_cells(
+    server: Server, prompt: Sequence[int], chosen: Sequence[Cell]
+) -> dict[Cell, float]:
+    """Return the ``probs`` of ``merge_expected`` for the chosen texts, from a server's logprobs."""
+    chances: dict[Cell, float] = {(): 1.0}
     for cell in chosen:
         chance = 1.0
         for length, score in enumerate(server.score(prompt, cell), start=1):
             chance *= math.exp(score.logprob)
             chances[cell[:length]] = chance
-    law = dict(chances)
+    expected = dict(chances)
     for cell, chance in chances.items():
         if cell:
-            law[cell[:-1]] = max(law[cell[:-1]] - chance, 0.0)
-    return law
+            expected[cell[:-1]] = max(expected[cell[:-1]] - chance, 0.0)
+    return expected
 
 
 def judge(collected: dict[str, Any]) -> Report:
-    """Judge what was collected: Holm over the prompts' chi-square tests, and the greedy texts."""
+    """Return the verdict: Holm over the prompts' chi-square tests, and the greedy texts."""
     plan, asked = Plan(**collected["plan"]), collected["asked"]
     samples = len(collected["servers"])
-    test = stats.p_value_of_samples if samples == 2 else stats.p_value_of_law
+    test = goodness.homogeneity_p_value if samples == 2 else goodness.expected_p_value
     tables = [tabulate(one, plan.cells) for one in asked]
     p_values = [test(table) for table in tables]
-    adjusted = stats.holm(p_values)
+    adjusted = goodness.holm(p_values)
     findings = tuple(
         Finding(
             prompt=one["prompt"],
             draws=sum(count for _, count in one["base"]),
             cells=len(table),
-            tv=stats.total_variation(table),
-            expected_tv=stats.expected_variation(table, samples=samples),
+            tv=goodness.total_variation(table),
+            expected_tv=goodness.expected_variation(table, samples=samples),
             p=p_values[i],
             adjusted_p=adjusted[i],
             differs=adjusted[i] < plan.alpha,
@@ -229,30 +232,30 @@ def judge(collected: dict[str, Any]) -> Report:
 
 
 def tabulate(one: dict[str, Any], most: int) -> np.ndarray:
-    """Merge the cells of one prompt: [cells, 2] of the base, and of what it is held against."""
+    """Return one prompt's merged cells [cells, 2]: the base's, and the reference's or expected."""
     base = counter(one["base"])
     if one["law"] is None:
-        return stats.merge_samples(base, counter(one["reference"]), most)
-    return stats.merge_law(base, {tuple(cell): chance for cell, chance in one["law"]}, most)
+        return merge_samples(base, counter(one["reference"]), most)
+    return merge_expected(base, {tuple(cell): chance for cell, chance in one["law"]}, most)
 
 
 def warn(servers: Sequence[dict[str, Any]]) -> list[str]:
-    """Say what makes a verdict worth less."""
-    said = []
+    """Return the warnings that limit what the verdict means."""
+    warnings = []
     if servers[0]["drafts"] == 0:
-        said.append(f"{servers[0]['url']} drafted nothing: there was no speculation to audit")
+        warnings.append(f"{servers[0]['url']} drafted nothing: there was no speculation to audit")
     if servers[0]["drafts"] is None:
-        said.append(f"{servers[0]['url']} does not say whether it drafts (/metrics)")
+        warnings.append(f"{servers[0]['url']} does not say whether it drafts (/metrics)")
     if len(servers) == 2 and servers[1]["drafts"]:
-        said.append(f"the reference {servers[1]['url']} speculates too")
-    return said
+        warnings.append(f"the reference {servers[1]['url']} speculates too")
+    return warnings
 
 
-def rows(values: dict[stats.Cell, Any]) -> list[list[Any]]:
-    """Turn a mapping of cells into JSON: [[tokens, value], ...], sorted."""
+def rows(values: dict[Cell, Any]) -> list[list[Any]]:
+    """Return a mapping of cells as a JSON list [[tokens, value], ...], sorted."""
     return [[list(cell), value] for cell, value in sorted(values.items())]
 
 
 def counter(pairs: Sequence[Sequence[Any]]) -> Counter:
-    """Turn what ``rows`` made of counts back."""
+    """Return the counts that ``rows`` has made a list of."""
     return Counter({tuple(cell): count for cell, count in pairs})

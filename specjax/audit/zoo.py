@@ -1,105 +1,41 @@
-"""A zoo of broken verifiers: bugs that really happened, each in about ten lines.
+"""Broken verifiers, one known bug each in about ten lines, that the audit has to find.
 
-Each keeper below makes one ``Specimen``. As a puzzle: read the symptom and then the code, find
-the line, and only then the hint. ``examine`` is the audit that catches every one, and that the
-sound rule of the same place has to pass.
+Each function below, and in ``zoo_reported``, returns one ``Specimen``. As an exercise: read the
+symptom and the code, find the wrong line, and only then read the hint. ``examine`` runs the audit:
+every specimen must fail it, and the sound rule beside it must pass.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-from specjax import sampling as s
-from specjax.audit.cases import random_cases
-from specjax.audit.exact import exact_law
-from specjax.audit.fresh import reused
-from specjax.audit.request import Request, plain_law, plain_request
-from specjax.topology import ancestors
-from specjax.types import Rule
+from specjax.audit.specimen import Finding, Options, Specimen, examine
+from specjax.audit.zoo_reported import REPORTED
+from specjax.core import sampling as s
+from specjax.core.topology import ancestors
+from specjax.core.types import Rule
+from specjax.theory.arrays import Value
 from specjax.verify.block import block
-from specjax.verify.laws import on_laws
-from specjax.verify.noise import by_round, by_token, race
-from specjax.verify.rejection import drafted, recover, reject, rejection, settle
+from specjax.verify.noise import by_round, by_token, exponential_race
+from specjax.verify.probs_rule import probs_rule
+from specjax.verify.rejection import accept_prefix, recover, reject, rejection, token_probs
 from specjax.verify.rejection_tree import rejection_tree
 from specjax.verify.verdict import emit, emit_chain
 
-SIZE, DEPTH, CASES = 4, 2, 16
-SIBLINGS = (0, 0, 0)
-
-
-class Specimen(NamedTuple):
-    """A broken pipeline, and the rule that would be sound in it."""
-
-    rule: Rule
-    sound: Rule = rejection
-    drawn: Callable | None = None  # from the law that is told to the one drafts come from
-    top_k: int | None = None
-    frequency_penalty: float | None = None
-    siblings: bool = False
-    parts: int = 1  # its uniforms interact, and are cut so finely
-
-
-class Finding(NamedTuple):
-    """What the audit says of a rule: worst cases, and zeros up to rounding if it is sound."""
-
-    tv: float
-    stray: float
-    doubt: float
-    reused: float
-
-
-def examine(specimen: Specimen, *, sound: bool = False) -> Finding:
-    """Audit a specimen, or the rule that would be sound in its place."""
-    if sound:
-        specimen = specimen._replace(rule=specimen.sound, drawn=None, parts=1)
-    p_tree, q_tree = random_cases(CASES, SIZE, DEPTH)
-    request = None
-    if specimen.top_k or specimen.frequency_penalty:
-        request = demanding_request(p_tree.shape, specimen.top_k, specimen.frequency_penalty)
-        p_tree = plain_law(request)
-    law = exact_law(
-        specimen.rule,
-        p_tree,
-        q_tree,
-        1 if specimen.siblings else DEPTH,
-        parents=SIBLINGS if specimen.siblings else None,
-        drawn=None if specimen.drawn is None else specimen.drawn(q_tree),
-        request=request,
-        parts=specimen.parts,
-    )
-    parents = SIBLINGS if specimen.siblings else (0, 0, 1)
-    return Finding(
-        *(float(worst.max()) for worst in (law.tv, law.stray, law.doubt)),
-        reused=reused(specimen.rule, parents=parents, size=SIZE, rounds=CASES * SIZE**2),
-    )
-
-
-def demanding_request(
-    shape: tuple[int, ...], top_k: int | None, frequency_penalty: float | None
-) -> Request:
-    """Make a request that cuts off or penalises, and has written something already."""
-    plain = plain_request(np.ones(shape), 3 + DEPTH)
-    written = plain.text.tokens.at[0, :3].set(jnp.asarray([1, 0, 2]))
-    text = plain.text._replace(tokens=written, lengths=jnp.full(1, 3, jnp.int32))
-    sampling, none = plain.sampling, jnp.zeros(1)
-    if top_k:
-        sampling = sampling._replace(top_k=jnp.full(1, top_k, jnp.int32))
-    if frequency_penalty:
-        penalties = s.Penalties(none + 1.0, none, none + frequency_penalty)
-        sampling = sampling._replace(penalties=penalties)
-    return Request(np.random.default_rng(0).normal(size=shape), text, sampling)
+__all__ = ["ZOO", "Finding", "Specimen", "examine"]
 
 
 def draft_ignores_temperature() -> Specimen:
     """Symptom: at temperature 0.5 the text is too adventurous; at 1 all is well.
 
-    Hint: q has to be the law that was drawn from, not the one that should have been.
+    Hint: q has to be the distribution that was drawn from, not the one that should have been.
+
+    Report: https://github.com/z-lab/dflash/issues/74
     """
 
-    def softmax_of_logits(told):  # told: softmax(logits / 0.5)
-        return told**0.5 / (told**0.5).sum(axis=-1, keepdims=True)
+    def softmax_of_logits(probs):  # softmax(logits / 0.5)
+        return probs**0.5 / (probs**0.5).sum(axis=-1, keepdims=True)
 
     return Specimen(rejection, drawn=softmax_of_logits)
 
@@ -108,39 +44,43 @@ def argmax_draft_with_softmax_q() -> Specimen:
     """Symptom: the draft model's favourite word comes too seldom, and acceptance looks fine.
 
     Hint: how often does a greedy drafter propose its second choice?
+
+    Report: https://github.com/jaymody/speculative-sampling/issues/3
     """
 
-    def always_the_likeliest(told):
-        return np.eye(told.shape[-1])[told.argmax(axis=-1)]
+    def always_the_likeliest(probs):
+        return np.eye(probs.shape[-1])[probs.argmax(axis=-1)]
 
     return Specimen(rejection, drawn=always_the_likeliest)
 
 
 def position_shifted_q() -> Specimen:
-    """Symptom: with a draft model that repeats its law all is well; else the text is off.
+    """Symptom: all is well where q is the same at every position; elsewhere the text is off.
 
-    Hint: ``probs[:, i]`` is the law node i was drawn from, not the law after it.
+    Hint: ``probs[:, i]`` is the distribution node i was drawn from, not the next one.
     """
 
     def kernel(noise, draft, target, depth):
         return reject(noise, draft._replace(probs=jnp.roll(draft.probs, 1, axis=1)), target, depth)
 
-    return Specimen(on_laws(kernel))
+    return Specimen(probs_rule(kernel))
 
 
 def filter_after_the_ratio() -> Specimen:
     """Symptom: with top_k = 2 a third word comes, but only where the draft model proposes it.
 
-    Hint: which law has the accepted token been compared with?
+    Hint: which distribution has the accepted token been compared with?
+
+    Report: https://github.com/vllm-project/vllm/pull/10198
     """
 
     def verify(noise, draft, logits, text, sampling, depth):
         whole = s.warp(logits, draft, text, sampling._replace(top_k=None))
-        p, q = drafted(draft, whole)
+        p, q = token_probs(draft, whole)
         filtered = s.warp(logits, draft, text, sampling)
-        return settle(noise.accept[:, 1:] * q < p, noise, draft, filtered)
+        return accept_prefix(noise.accept[:, 1:] * q < p, noise, draft, filtered)
 
-    return Specimen(Rule(by_token, verify), top_k=2)
+    return Specimen(Rule(by_token, verify), options=Options(top_k=2))
 
 
 def residual_before_the_filter() -> Specimen:
@@ -150,11 +90,11 @@ def residual_before_the_filter() -> Specimen:
     """
 
     def verify(noise, draft, logits, text, sampling, depth):
-        p, q = drafted(draft, s.warp(logits, draft, text, sampling))
+        p, q = token_probs(draft, s.warp(logits, draft, text, sampling))
         whole = s.warp(logits, draft, text, sampling._replace(top_k=None))
-        return settle(noise.accept[:, 1:] * q < p, noise, draft, whole)
+        return accept_prefix(noise.accept[:, 1:] * q < p, noise, draft, whole)
 
-    return Specimen(Rule(by_token, verify), top_k=2)
+    return Specimen(Rule(by_token, verify), options=Options(top_k=2))
 
 
 def recovered_from_p() -> Specimen:
@@ -164,24 +104,26 @@ def recovered_from_p() -> Specimen:
     """
 
     def kernel(noise, draft, target, depth):
-        p, q = drafted(draft, target)
+        p, q = token_probs(draft, target)
         unknown = draft._replace(probs=jnp.zeros_like(draft.probs))
-        return settle(noise.accept[:, 1:] * q < p, noise, unknown, target)
+        return accept_prefix(noise.accept[:, 1:] * q < p, noise, unknown, target)
 
-    return Specimen(on_laws(kernel))
+    return Specimen(probs_rule(kernel))
 
 
 def accepts_at_equality() -> Specimen:
     """Symptom: once in eight million tokens, a word of probability zero.
 
     Hint: a float32 uniform can be 0, and 0 * q <= 0.
+
+    Report: https://github.com/sgl-project/sglang/pull/35798
     """
 
     def kernel(noise, draft, target, depth):
-        p, q = drafted(draft, target)
-        return settle(noise.accept[:, 1:] * q <= p, noise, draft, target)
+        p, q = token_probs(draft, target)
+        return accept_prefix(noise.accept[:, 1:] * q <= p, noise, draft, target)
 
-    return Specimen(on_laws(kernel))
+    return Specimen(probs_rule(kernel))
 
 
 def bonus_from_the_wrong_row() -> Specimen:
@@ -193,21 +135,23 @@ def bonus_from_the_wrong_row() -> Specimen:
     def kernel(noise, draft, target, depth):
         return reject(noise, draft, target.at[:, -1].set(target[:, -2]), depth)
 
-    return Specimen(on_laws(kernel))
+    return Specimen(probs_rule(kernel))
 
 
 def first_token_unverified() -> Specimen:
     """Symptom: mean acceptance length never falls under 2, and the text is the draft model's.
 
     Hint: the token that the drafter starts from is verified; its first own token is not.
+
+    Report: https://github.com/huggingface/transformers/pull/28508
     """
 
     def kernel(noise, draft, target, depth):
-        p, q = drafted(draft, target)
+        p, q = token_probs(draft, target)
         accepted = (noise.accept[:, 1:] * q < p).at[:, 0].set(True)
-        return settle(accepted, noise, draft, target)
+        return accept_prefix(accepted, noise, draft, target)
 
-    return Specimen(on_laws(kernel))
+    return Specimen(probs_rule(kernel))
 
 
 def noise_reused_between_rounds() -> Specimen:
@@ -237,28 +181,30 @@ def block_by_products_of_uniforms() -> Specimen:
     """
 
     def kernel(noise, draft, target, depth):
-        p, q = drafted(draft, target)
+        p, q = token_probs(draft, target)
         worth = jnp.cumprod(p / jnp.maximum(q, 1e-30), axis=1)
         passed = jnp.cumprod(noise.accept[:, 1:], axis=1) < worth
         count = jnp.where(passed, jnp.arange(1, depth + 1)[None], 0).max(axis=1).astype(jnp.int32)
         here = jnp.take_along_axis(target, count[:, None, None], axis=1)[:, 0]
         return emit_chain(draft, count, recover(here, here, noise, draft, count))
 
-    return Specimen(on_laws(kernel, by_round), sound=block, parts=8)
+    return Specimen(probs_rule(kernel, by_round), sound=block, parts=8)
 
 
 def penalties_count_the_root_twice() -> Specimen:
     """Symptom: with a frequency penalty, words follow themselves less often than in plain text.
 
     Hint: the root is the last token of the text.
+
+    Report: https://github.com/vllm-project/vllm/pull/33251
     """
 
     def verify(noise, draft, logits, text, sampling, depth):
         path = jnp.where(ancestors(draft.parents), draft.tokens[:, None], logits.shape[-1])
-        law = s.law(s.constrain(logits, path, text, sampling), sampling)
-        return reject(noise, draft, law, depth)
+        target = s.compute_probs(s.constrain(logits, path, text, sampling), sampling)
+        return reject(noise, draft, target, depth)
 
-    return Specimen(Rule(by_token, verify), frequency_penalty=0.7)
+    return Specimen(Rule(by_token, verify), options=Options(frequency_penalty=0.7))
 
 
 def residual_not_normalised() -> Specimen:
@@ -279,7 +225,7 @@ def siblings_all_against_p() -> Specimen:
     return Specimen(two_siblings(lambda p, q: p), rejection_tree, siblings=True)
 
 
-def two_siblings(leave: Callable) -> Rule:
+def two_siblings(leave: Callable[[Value, Value], Value]) -> Rule:
     """Try two children of the root; ``leave``(p, q) is what a refused one leaves of p."""
 
     def kernel(noise, draft, target, depth):
@@ -290,12 +236,12 @@ def two_siblings(leave: Callable) -> Rule:
             accepted = (node == 0) & (noise.accept[:, child] * q_token < p_token)
             node, rest = jnp.where(accepted, child, node), leave(rest, q)
         after = jnp.take_along_axis(target, node[:, None, None], axis=1)[:, 0]
-        last = race(jnp.where((node > 0)[:, None], after, rest), noise, node)
+        last = exponential_race(jnp.where((node > 0)[:, None], after, rest), noise, node)
         return emit(
             draft, jnp.concatenate([none, node[:, None]], 1), (node > 0).astype(jnp.int32), last
         )
 
-    return on_laws(kernel, by_round)
+    return probs_rule(kernel, by_round)
 
 
 ZOO: tuple[Callable[[], Specimen], ...] = (
@@ -314,4 +260,5 @@ ZOO: tuple[Callable[[], Specimen], ...] = (
     penalties_count_the_root_twice,
     residual_not_normalised,
     siblings_all_against_p,
+    *REPORTED,
 )

@@ -1,4 +1,4 @@
-"""How fast this machine reads memory."""
+"""The memory read bandwidth of this machine."""
 
 import statistics
 import time
@@ -12,7 +12,7 @@ NUM_BYTES = 2**29  # beyond any cache
 
 
 def read_bandwidth(reps: int = 5) -> float:
-    """Return bytes per second: the median of reading a large array, each core its part."""
+    """Return bytes per second: the median of reading a large array in parallel on all cores."""
     parts = np.array_split(np.ones(NUM_BYTES // 4, np.float32), num_cores())
     seconds = []
     with ThreadPoolExecutor(len(parts)) as pool:

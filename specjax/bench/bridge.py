@@ -1,8 +1,8 @@
 """``specjax bench bridge``: a round on npu_bridge's CPU executor against the jitted round.
 
 The same ``decode.step`` over 4 tokens per row, in JAX, lowered and run call by call, lowered and
-compiled by torch.compile, and lowered in bfloat16; in turns, in one run. It is timed whole:
-proposing on the host, noise, conversions, copies of the text.
+compiled by torch.compile, and lowered in bfloat16; in turns, in one run. The time of the whole
+round is measured: proposing on the host, noise, conversions, copies of the text.
 """
 
 import dataclasses
@@ -16,13 +16,15 @@ import jax
 import jax.numpy as jnp
 from rich.console import Console
 
-from specjax.bench.plan import Setting, interleave
+from specjax.bench.plan import Setting
 from specjax.bench.report import MOST_LOAD, Row, busy, compare, machine_row, print_rows, write_rows
 from specjax.bench.step import Stepper, engine, make_state, rewind
 from specjax.bundled import resolve
+from specjax.core.types import Params, PyTree
 from specjax.engine.device import bridge
+from specjax.measure.turns import median_in_turns
 from specjax.models.build import init_params
-from specjax.types import Params, PyTree
+from specjax.models.config import ModelConfig
 from specjax.weights.hf_config import read_config
 from specjax.weights.load import load_params
 
@@ -40,7 +42,7 @@ def bench_bridge(
     setting: Setting | None = None,
     console: Console | None = None,
 ) -> list[Row]:
-    """Measure, print, and write rows to ``json_file``. Goals are never failures."""
+    """Return, print and write the rows of the benchmark. A missed goal is not a failure."""
     console = console or Console(highlight=False)
     rows, load = [machine_row()], busy()
     if load > MOST_LOAD:
@@ -66,7 +68,7 @@ def bench_bridge(
 def time_rounds(
     name: str, setting: Setting, weights: PyTree, reps: int, compiled: bool, *, judged: bool
 ) -> list[Row]:
-    """Time rounds of one model in every way, in turns."""
+    """Return the times of one model's rounds in every variant, in turns."""
     narrow = setting._replace(config=with_dtype(setting.config, "bfloat16"))
     half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), weights)
     jitted = Stepper(setting, Params(weights, None), 1, setting.window)
@@ -79,8 +81,7 @@ def time_rounds(
         lowered["torch.compile, bfloat16"] = Lowered(narrow, half, compile=True)
     calls: list[Callable[[], float]] = [functools.partial(jitted.seconds, NODES)]
     calls += [one.seconds for one in lowered.values()]
-    interleave(calls, 3)  # compiles, lowers, and warms up
-    peer, *others = interleave(calls, reps)
+    peer, *others = median_in_turns(calls, reps, warm_up=3)  # compiles and lowers first
     goals = {"eager, float32": EAGER}
     if has_bf16():
         goals["eager, bfloat16"] = NARROW
@@ -102,7 +103,7 @@ def time_rounds(
 
 
 class Lowered:
-    """A state that is stepped by the lowered round."""
+    """A state that the lowered round advances."""
 
     def __init__(self, setting: Setting, weights: PyTree, *, compile: bool):
         self.executor = bridge().Executor("torch-cpu", host_drafter=True, compile=compile)
@@ -114,7 +115,7 @@ class Lowered:
         self.state: Any = made
 
     def seconds(self) -> float:
-        """Time one round."""
+        """Return the seconds of one round."""
         state = rewind(self.setting, self.state)
         start = time.perf_counter()
         self.state, _ = self.executor.step(self.engine, self.params, state)
@@ -122,23 +123,23 @@ class Lowered:
         return time.perf_counter() - start
 
 
-def with_dtype(config, dtype: str):
-    """Return a config of another dtype."""
+def with_dtype(config: ModelConfig, dtype: str) -> ModelConfig:
+    """Return the config with another dtype."""
     return dataclasses.replace(config, dtype=dtype)
 
 
 def has_bf16() -> bool:
-    """Whether the CPU multiplies bfloat16."""
+    """Return whether the CPU has bfloat16 products."""
     info = Path("/proc/cpuinfo")
     words = info.read_text().split() if info.exists() else []
     return any(flag in words for flag in CPU_FLAGS)
 
 
 def time_lowering(setting: Setting) -> Row:
-    """Time lowering a forward pass for an NPU."""
-    parts = bridge().parts
-    sizes = parts.Sizes(1, NODES, setting.capacity, setting.window)
-    part = parts.part("forward", with_dtype(setting.config, "bfloat16"), sizes)
+    """Return the row of the time that lowering a forward pass for an NPU takes."""
+    targets = bridge().lowering_targets
+    sizes = targets.Sizes(1, NODES, setting.capacity, setting.window)
+    part = targets.lowering_target("forward", with_dtype(setting.config, "bfloat16"), sizes)
     seconds = part.lower(plan="npu").report.seconds
     layers = setting.config.num_layers
     return Row(

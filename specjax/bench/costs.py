@@ -1,9 +1,9 @@
 """``specjax bench costs``: the seconds of a plain step, of drafting and of verifying.
 
-The answer to "how do I measure t_draft / t_target?": whole jitted rounds are timed, with the
-drafter, with one that proposes a fixed chain and so costs nothing, and with none, several in one
-call as the engine runs them: alone, a plain step took 1.5 times as long. What the tokens are does
-not matter to the time; the host's part is not in it, and is what a log's rounds take longer.
+Measures t_draft / t_target: whole jitted rounds are timed with the drafter, with one that proposes
+a fixed chain at no cost, and with none. Several rounds run in one call, as in the engine; a plain
+step alone in its call took 1.5 times as long. Times do not depend on the tokens and exclude the
+host's work, by which the rounds of a log are longer.
 """
 
 import time
@@ -16,15 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
-from specjax.bench.plan import interleave
 from specjax.bench.report import MOST_LOAD, busy
 from specjax.bench.step import fixed_chain
+from specjax.core.sampling import row_key
+from specjax.core.types import RUNNING, Engine, Params, Sampling, Text
 from specjax.drafters.none import none
 from specjax.engine.driver import generate, init_state
 from specjax.engine.llm import LLM
-from specjax.files import write_json
-from specjax.sampling import Sampling, row_key
-from specjax.types import RUNNING, Engine, Params, Text
+from specjax.host.files import write_json
+from specjax.measure.turns import median_in_turns
 from specjax.verify.walk import walk
 
 CONTEXT, WINDOW = 200, 256  # tokens
@@ -36,18 +36,18 @@ def bench_costs(
     json_file: Path | None,
     *,
     batch_size: int = 1,
-    others: Sequence[int] = (1, 4, 8),
+    others: Sequence[int] = (1, 2, 3, 4, 6, 8),
     reps: int = 15,
     console: Console | None = None,
 ) -> dict[str, Any]:
-    """Time rounds at several batch sizes; return, print and write what ``explain`` reads.
+    """Return, print and write the round times at several batch sizes, as ``explain`` reads them.
 
     The parts are those of ``batch_size``; rounds at ``others`` serve the schedule.
     Raises ValueError for a bad model or config.
     """
     console = console or Console(highlight=False)
     llm = LLM(model, speculative_config=speculative_config)
-    depth = llm.engine.drafter.depth
+    depth = llm.core.depth
     load = busy()
     if load > MOST_LOAD:
         console.print(f"other processes keep {load:.1f} cores busy: these numbers will move")
@@ -75,7 +75,7 @@ def bench_costs(
 
 
 class Costs(NamedTuple):
-    """Seconds of rounds at one batch size, the host's part left out."""
+    """Seconds of rounds at one batch size, without the host's work."""
 
     plain: float
     verify: float  # a round whose drafts cost nothing
@@ -83,19 +83,18 @@ class Costs(NamedTuple):
 
 
 def round_costs(llm: LLM, batch_size: int, reps: int) -> Costs:
-    """Time a plain round, one that verifies a fixed chain, and the method's own, in turns."""
-    fits = llm.engine.drafter.room <= WINDOW - CONTEXT
-    engine = llm.engine._replace(window=WINDOW if fits else 2 * WINDOW)
+    """Return the costs of a plain round, of a fixed chain and of the method's own, in turns."""
+    fits = llm.core.engine.drafter.room <= WINDOW - CONTEXT
+    engine = llm.core.engine._replace(window=WINDOW if fits else 2 * WINDOW)
     drafted = engine.drafter.nodes - 1
     fixed = fixed_chain(drafted) if drafted else none
     engines = [engine._replace(drafter=drafter, rule=walk) for drafter in (none, fixed)]
-    calls = [round_timer(one, llm.params, batch_size) for one in (*engines, engine)]
-    interleave(calls, 2)  # compiles, and warms up
-    return Costs(*interleave(calls, reps))
+    calls = [round_timer(one, llm.core.params, batch_size) for one in (*engines, engine)]
+    return Costs(*median_in_turns(calls, reps, warm_up=2))
 
 
 def round_timer(engine: Engine, params: Params, batch_size: int) -> Callable[[], float]:
-    """Return a function that runs rounds from the same context and gives the seconds of one."""
+    """Return a function that runs rounds from the same context and returns the seconds of one."""
     most = max((engine.window - CONTEXT) // (engine.drafter.depth + 1), 1)
     vocab_size, capacity = engine.target.vocab_size, 2 * engine.window
     tokens = np.random.default_rng(0).integers(0, vocab_size, (batch_size, capacity))

@@ -15,18 +15,18 @@ from specjax.oracle.environment import OracleMissing
 
 
 def time_peers(
-    sizes: Sizes, tokens: np.ndarray, reps: int, say: Callable[[str], None]
+    sizes: Sizes, tokens: np.ndarray, reps: int, echo: Callable[[str], None]
 ) -> dict[tuple, float]:
-    """Time vLLM's drafters on the same texts; nothing where it is not installed."""
+    """Return the times of vLLM's drafters on the same texts; empty if vLLM is not installed."""
     try:
         return peer_ngram(sizes, tokens, reps) | peer_suffix(sizes, tokens, reps)
     except OracleMissing as missing:
-        say(f"vLLM: left out; {missing}")
+        echo(f"vLLM: left out; {missing}")
         return {}
 
 
 def peer_ngram(sizes: Sizes, tokens: np.ndarray, reps: int) -> dict[tuple, float]:
-    """Time vLLM's n-gram rule, request by request, in milliseconds per batch."""
+    """Return the milliseconds per batch of vLLM's n-gram rule, request by request."""
     found = {}
     for context, batch in itertools.product(sizes.contexts, sizes.batches):
         texts = rows_of(sizes, tokens, batch, context)[:, :context].tolist()
@@ -37,7 +37,7 @@ def peer_ngram(sizes: Sizes, tokens: np.ndarray, reps: int) -> dict[tuple, float
 
 
 def peer_suffix(sizes: Sizes, tokens: np.ndarray, reps: int) -> dict[tuple, float]:
-    """Time Arctic's cache: the bytes of its tree, and milliseconds per token and per batch."""
+    """Return the bytes of Arctic's suffix tree, and its milliseconds per token and per batch."""
     found: dict[tuple, float] = {}
     for size in sizes.corpora:
         stories = [
@@ -69,7 +69,7 @@ def peer_suffix(sizes: Sizes, tokens: np.ndarray, reps: int) -> dict[tuple, floa
 
 
 def corpus_events(tokens: np.ndarray) -> list:
-    """Tell of responses, one after the other."""
+    """Return the events that add responses to the cache, one after the other."""
     events = []
     for first in range(0, len(tokens), RESPONSE):
         name = f"response {first}"
@@ -80,7 +80,7 @@ def corpus_events(tokens: np.ndarray) -> list:
 
 
 def row_events(texts: np.ndarray, reps: int) -> list:
-    """Tell of a batch: all start, ask again and again, add some tokens, and stop."""
+    """Return the events of a batch: start all, request drafts repeatedly, add tokens, stop."""
     batch, width = texts.shape
     context = width - ROOM
     names = [f"row {row} of {batch}, {context}" for row in range(batch)]
@@ -99,5 +99,5 @@ def row_events(texts: np.ndarray, reps: int) -> list:
 
 
 def median_of_sums(seconds: Sequence[float], size: int) -> float:
-    """Return the median time of a batch."""
+    """Return the median over repetitions of a batch's summed time."""
     return statistics.median(sum(seconds[i : i + size]) for i in range(0, len(seconds), size))

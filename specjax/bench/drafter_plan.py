@@ -1,4 +1,4 @@
-"""What ``specjax bench drafters`` measures: sizes, and texts of those sizes."""
+"""The sizes that ``specjax bench drafters`` measures, and texts of those sizes."""
 
 import sysconfig
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from specjax.bundled import resolve
-from specjax.engine.tokenizer import load_tokenizer
+from specjax.engine.text.tokenizer import load_tokenizer
 
 DEPTH = 24  # vLLM's default of suffix decoding: the longest match, and K
 NGRAM = 1, 4  # shortest and longest match
@@ -17,7 +17,7 @@ ROOM = 512  # tokens of a text behind its context
 
 
 class Sizes(NamedTuple):
-    """What is measured."""
+    """The contexts, batches and corpora that are measured."""
 
     contexts: tuple[int, ...] = (256, 2048, 16384)
     corpora: tuple[int, ...] = (0, 10_000, 100_000, 1_000_000)
@@ -36,6 +36,6 @@ def library(num_tokens: int) -> np.ndarray:
 
 
 def rows_of(sizes: Sizes, tokens: np.ndarray, batch: int, context: int) -> np.ndarray:
-    """Return the texts of a batch, from behind the largest corpus: [batch, context + ROOM]."""
+    """Return the texts of a batch, taken after the largest corpus: [batch, context + ROOM]."""
     width = context + ROOM
     return tokens[max(sizes.corpora) :][: batch * width].reshape(batch, width)

@@ -1,10 +1,10 @@
-"""``specjax bench drafters``: what drafting without a model costs, beside vLLM's way of doing it.
+"""``specjax bench drafters``: the cost of drafting without a model, beside vLLM's.
 
 Times are per batch, inside a jitted loop, on this Python's own library in the bundled target's
 tokens. Arctic's C++ cache and vLLM's numba n-gram are called request by request, as vLLM calls
-them, in the same run, each alone on the machine. Replaying prompts against what was said to them
-would accept everything: no index of responses holds the contexts, and on the edit prompts
-(``bench.edits``) every request drafts from itself alone.
+them, in the same run, each alone on the machine. The index of responses does not contain
+the contexts, and on the edit prompts (``bench.edits``) no request uses an index: replaying prompts
+against their own responses would accept every draft.
 """
 
 import functools
@@ -24,16 +24,17 @@ from specjax.bench.drafter_peers import time_peers
 from specjax.bench.drafter_plan import DEPTH, LOOPS, NGRAM, RESPONSE, Sizes, library, rows_of
 from specjax.bench.edits import edit_rows
 from specjax.bench.masked_scan import time_scan
-from specjax.bench.plan import Setting, interleave
+from specjax.bench.plan import Setting
 from specjax.bench.report import MOST_LOAD, Row, busy, compare, machine_row, print_rows, write_rows
 from specjax.bench.step import Stepper
 from specjax.bundled import resolve
+from specjax.core.types import RUNNING, Drafter, Params, PyTree, Text
 from specjax.drafters import suffix_index
 from specjax.drafters.ngram import ngram
 from specjax.drafters.suffix import read, suffix
 from specjax.drafters.suffix_index import Index
 from specjax.engine.corpus import append
-from specjax.types import RUNNING, Drafter, Params, Text
+from specjax.measure.turns import median_in_turns
 from specjax.weights.hf_config import read_config
 from specjax.weights.load import load_params
 
@@ -48,29 +49,29 @@ def bench_drafters(
     edits: bool = True,
     console: Console | None = None,
 ) -> list[Row]:
-    """Measure everything, print it, and write it to ``json_file``. Goals are never failures."""
+    """Return, print and write the rows of the benchmark. A missed goal is not a failure."""
     sizes, console = sizes or Sizes(), console or Console(highlight=False)
 
-    def say(line: str) -> None:
+    def echo(line: str) -> None:
         console.print(line, soft_wrap=True, markup=False)
 
     rows, load = [machine_row()], busy()
     if load > MOST_LOAD:
-        say(f"other processes keep {load:.1f} cores busy: no goal is judged on these numbers")
+        echo(f"other processes keep {load:.1f} cores busy: no goal is judged on these numbers")
     tokens = library(max(sizes.corpora) + max(sizes.batches) * (max(sizes.contexts) + 512))
-    say("timing the target's plain step ...")
+    echo("timing the target's plain step ...")
     plain = {batch: plain_step(batch, reps) for batch in sizes.batches}
-    say("timing vLLM's drafters ...")
-    theirs = time_peers(sizes, tokens, reps, say)
-    rows += ngram_rows(sizes, tokens, plain, theirs, reps, say)
-    rows += suffix_rows(sizes, tokens, plain, theirs, reps, say)
-    rows += scan_rows(sizes, tokens, plain, reps, say)
+    echo("timing vLLM's drafters ...")
+    theirs = time_peers(sizes, tokens, reps, echo)
+    rows += ngram_rows(sizes, tokens, plain, theirs, reps, echo)
+    rows += suffix_rows(sizes, tokens, plain, theirs, reps, echo)
+    rows += scan_rows(sizes, tokens, plain, reps, echo)
     if edits:
-        rows += edit_rows(reps, say)
+        rows += edit_rows(reps, echo)
     print_rows(rows, console, judged=load <= MOST_LOAD)
     if json_file is not None:
         write_rows(rows, json_file)
-        say(f"wrote {json_file}")
+        echo(f"wrote {json_file}")
     return rows
 
 
@@ -86,23 +87,24 @@ def plain_step(batch: int, reps: int) -> float:
 
 def median_ms(seconds: Callable[[], float], reps: int) -> float:
     """Return the median in milliseconds, after two calls that are not counted."""
-    return 1e3 * statistics.median([seconds() for _ in range(reps + 2)][2:])
+    return 1e3 * median_in_turns([seconds], reps, warm_up=2)[0]
 
 
 def clocked(call: Callable[[], Any]) -> float:
-    """Return how many seconds a call takes, per proposal or appended token."""
+    """Return the seconds of a call, per proposal or appended token."""
     start = time.perf_counter()
     jax.block_until_ready(call())
     return (time.perf_counter() - start) / LOOPS
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def proposals(drafter: Drafter, params, state, text: Text) -> jax.Array:
-    """Propose again and again; each time waits for the one before."""
+def proposals(drafter: Drafter, params: PyTree, state: PyTree, text: Text) -> jax.Array:
+    """Run proposals in sequence, each waiting for the one before."""
+    unused: Any = None  # sampling parameters and keys: neither drafter samples
 
     def one(_, largest):
         seen = text._replace(lengths=text.lengths - (largest < 0))
-        draft, _ = drafter.propose(params, state, seen, None, None, 0)
+        draft, _ = drafter.propose(params, state, seen, unused, unused, 0)
         return jnp.maximum(largest, draft.tokens.max())
 
     return jax.lax.fori_loop(0, LOOPS, one, jnp.zeros((), jnp.int32))
@@ -110,23 +112,30 @@ def proposals(drafter: Drafter, params, state, text: Text) -> jax.Array:
 
 @functools.partial(jax.jit, donate_argnums=0)
 def catch_up(index: Index, text: Text) -> Index:
-    """Append what an index does not have of its text."""
+    """Append to an index the tokens of its text that it lacks."""
     return read(index, text, text.lengths)
 
 
 def laid_out(texts: np.ndarray, length: int) -> Text:
-    """Return texts that are so long."""
+    """Return texts of this length."""
     batch = texts.shape[0]
     same = jnp.full(batch, length, jnp.int32)
     limits, reason = jnp.full_like(same, texts.shape[1]), jnp.full_like(same, RUNNING)
     return Text(jnp.asarray(texts), same, same, limits, reason)
 
 
-def ngram_rows(sizes: Sizes, tokens, plain, theirs, reps: int, say) -> list[Row]:
-    """Time n-gram proposals."""
+def ngram_rows(
+    sizes: Sizes,
+    tokens: np.ndarray,
+    plain: dict[int, float],
+    theirs: dict[tuple, float],
+    reps: int,
+    echo: Callable[[str], None],
+) -> list[Row]:
+    """Return rows of n-gram proposals."""
     drafter, rows = ngram(DEPTH, NGRAM[1], NGRAM[0]), []
     for context, batch in itertools.product(sizes.contexts, sizes.batches):
-        say(f"timing ngram, context {context}, batch {batch} ...")
+        echo(f"timing ngram, context {context}, batch {batch} ...")
         text = laid_out(rows_of(sizes, tokens, batch, context), context)
         took = median_ms(
             lambda text=text: clocked(lambda: proposals(drafter, None, (), text)), reps
@@ -136,17 +145,24 @@ def ngram_rows(sizes: Sizes, tokens, plain, theirs, reps: int, say) -> list[Row]
     return rows
 
 
-def suffix_rows(sizes: Sizes, tokens, plain, theirs, reps: int, say) -> list[Row]:
-    """Time proposals and appending, for every size of the row's own index and of the common one."""
+def suffix_rows(
+    sizes: Sizes,
+    tokens: np.ndarray,
+    plain: dict[int, float],
+    theirs: dict[tuple, float],
+    reps: int,
+    echo: Callable[[str], None],
+) -> list[Row]:
+    """Return rows of suffix proposals and appends, for every size of both indexes."""
     drafter, rows, whole = suffix(DEPTH, DEPTH), [], {}
     corpora: dict[int, Index | None] = {}
     for size in sizes.corpora:
-        say(f"indexing {size} tokens of responses ...")
+        echo(f"indexing {size} tokens of responses ...")
         corpora[size], took = indexed(tokens[:size])
         name, peer = f"suffix, corpus {size}: append a token", theirs.get(("append", size))
         rows += beside(name, took, peer, "Arctic", None) if size else []
     for batch, context in itertools.product(sizes.batches, sizes.contexts):
-        say(f"timing suffix, context {context}, batch {batch} ...")
+        echo(f"timing suffix, context {context}, batch {batch} ...")
         texts = rows_of(sizes, tokens, batch, context)
         state = suffix_index.empty(batch, DEPTH, texts.shape[1])
         state, appended = catch_up(state, laid_out(texts, context)), []
@@ -160,8 +176,8 @@ def suffix_rows(sizes: Sizes, tokens, plain, theirs, reps: int, say) -> list[Row
         rows += beside(name, appended, peer, "Arctic", plain[batch])
         args = [(drafter, common, state, text) for common in corpora.values()]
         calls = [lambda one=one: clocked(lambda: proposals(*one)) for one in args]
-        interleave(calls, 2)  # compiled, and warm
-        for size, seconds in zip(corpora, interleave(calls, reps), strict=True):
+        medians = median_in_turns(calls, reps, warm_up=2)
+        for size, seconds in zip(corpora, medians, strict=True):
             took = 1e3 * seconds
             whole[context, batch, size] = took + appended
             name = f"suffix, {where}, corpus {size}: proposal"
@@ -179,7 +195,7 @@ def suffix_rows(sizes: Sizes, tokens, plain, theirs, reps: int, say) -> list[Row
 
 
 def indexed(tokens: np.ndarray) -> tuple[Index | None, float]:
-    """Index responses, one after the other; return the milliseconds per token, too."""
+    """Return an index of the responses, and the milliseconds per token of building it."""
     if not len(tokens):
         return None, 0.0
     index, start = suffix_index.empty(1, DEPTH, len(tokens) + RESPONSE), time.perf_counter()
@@ -194,11 +210,17 @@ def indexed(tokens: np.ndarray) -> tuple[Index | None, float]:
     return index, 1e3 * (time.perf_counter() - start) / max(len(tokens) - RESPONSE, 1)
 
 
-def scan_rows(sizes: Sizes, tokens, plain, reps: int, say) -> list[Row]:
-    """Time the simple alternative to the trie on the same responses."""
+def scan_rows(
+    sizes: Sizes,
+    tokens: np.ndarray,
+    plain: dict[int, float],
+    reps: int,
+    echo: Callable[[str], None],
+) -> list[Row]:
+    """Return rows of the simple alternative to the trie, on the same responses."""
     rows = []
     for size, batch in itertools.product(filter(None, sizes.corpora), sizes.batches):
-        say(f"timing a masked scan, corpus {size}, batch {batch} ...")
+        echo(f"timing a masked scan, corpus {size}, batch {batch} ...")
         append_ms, propose_ms = time_scan(tokens[:size], batch, reps)
         name = f"masked scan, batch {batch}, corpus {size}"
         rows += beside(f"{name}: append a token", append_ms, None, "", plain[batch])
@@ -207,7 +229,7 @@ def scan_rows(sizes: Sizes, tokens, plain, reps: int, say) -> list[Row]:
 
 
 def growth_rows(sizes: Sizes, whole: dict) -> list[Row]:
-    """Compare a step, a proposal and a token, between the largest corpus and the least."""
+    """Return rows that compare the largest corpus with the smallest: step, proposal, append."""
     real = [size for size in sizes.corpora if size]
     rows = []
     for context, batch in itertools.product(sizes.contexts, sizes.batches):
@@ -226,7 +248,7 @@ def beside(
     plain: float | None,
     goal: float | None = None,
 ) -> list[Row]:
-    """Put milliseconds beside a peer's, if it is there, and beside a plain step's."""
+    """Return rows that compare milliseconds with a peer's, if measured, and with a plain step's."""
     rows = []
     if goal is not None:
         rows.append(Row(name=name, value=took, unit="ms", goal=f"<= {goal:g} ms", met=took <= goal))

@@ -1,21 +1,21 @@
-"""Drafting without a model where it pays: code that is written again, a little differently.
+"""Drafting without a model on edits: code that is generated again with small changes.
 
-The shipped edit prompts show a piece of code and begin its new version. Every request drafts from
-its own prompt and output alone, in every arm: with an index of responses, each repetition would
-find the text of the one before it.
+The shipped edit prompts contain a piece of code and the beginning of its new version. In every arm
+a request drafts from its own prompt and output only: with an index of earlier responses, each
+repetition would find the text of the previous one.
 """
 
 from collections.abc import Callable
 from typing import Any
 
+from specjax.bench.arms import Arm, in_groups, time_arms, total
 from specjax.bench.ours import completer
 from specjax.bench.prompts import complete, fitting
 from specjax.bench.report import Row, compare
 from specjax.bench.rounds import tokens_per_round
-from specjax.bench.turns import Arm, in_groups, time_arms, total
+from specjax.core.metrics import LEAST_DISTINCT
 from specjax.engine.llm import LLM
-from specjax.engine.params import SamplingParams
-from specjax.metrics import LEAST_DISTINCT
+from specjax.engine.options.sampling_params import SamplingParams
 
 NUM_TOKENS = 64
 DEPTH = 7
@@ -29,8 +29,8 @@ METHODS: dict[str, dict[str, Any] | None] = {
 }
 
 
-def edit_rows(reps: int, say: Callable[[str], None], model: str = "bundled") -> list[Row]:
-    """Compare tokens per round and speed on the edit prompts whose completions do not loop."""
+def edit_rows(reps: int, echo: Callable[[str], None], model: str = "bundled") -> list[Row]:
+    """Return rows of tokens per round and speed on the edit prompts, loops excluded."""
     llms = {
         name: LLM(model, speculative_config=config and {**config, "num_speculative_tokens": DEPTH})
         for name, config in METHODS.items()
@@ -39,10 +39,10 @@ def edit_rows(reps: int, say: Callable[[str], None], model: str = "bundled") -> 
     kept = [
         one for one in complete(llms["plain"], edits, NUM_TOKENS) if one.distinct >= LEAST_DISTINCT
     ]
-    say(f"{len(kept)} of {len(edits)} edit prompts, {NUM_TOKENS} new tokens, K = {DEPTH} ...")
+    echo(f"{len(kept)} of {len(edits)} edit prompts, {NUM_TOKENS} new tokens, K = {DEPTH} ...")
     prompts = [one.prompt.tokens for one in kept]
     arms = [Arm("specjax", "specjax", name, (1,), completer(one)) for name, one in llms.items()]
-    timings = time_arms(arms, in_groups(prompts, 1), 1, NUM_TOKENS, reps, say)
+    timings = time_arms(arms, in_groups(prompts, 1), 1, NUM_TOKENS, reps, echo)
     speeds = {name: total(timings["specjax", name]) for name in llms}
     params = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
     asked = [{"prompt_token_ids": prompt} for prompt in prompts]

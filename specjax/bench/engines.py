@@ -1,8 +1,8 @@
-"""The engines that are compared, each in a process of its own, as people run them.
+"""Open the engines that are compared, each in a separate process with its usual settings.
 
-"specjax", "vLLM", "transformers" and "llama.cpp" run with their own defaults: of a bfloat16
-checkpoint ours computes in float32, vLLM is compiled and computes in bfloat16. What follows a
-name is what was set: "specjax bfloat16", "vLLM float32", "vLLM eager float32".
+"specjax", "vLLM", "transformers" and "llama.cpp" run with their defaults: on a bfloat16 checkpoint
+specjax computes in float32, vLLM is compiled and computes in bfloat16. The words after a name are
+the options set: "specjax bfloat16", "vLLM float32", "vLLM eager float32".
 """
 
 import time
@@ -11,17 +11,17 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from specjax.bench.arms import Arm, Complete, Echo, Key
 from specjax.bench.llama_cpp import open_llama_cpp
 from specjax.bench.ours import TIMEOUT, open_ours, to_answer
 from specjax.bench.plan import DEPTH, DRAFT_MODEL, LEARNED, NGRAM
 from specjax.bench.report import num_cores
 from specjax.bench.transformers import open_transformers
-from specjax.bench.turns import Arm, Complete, Key, Say
-from specjax.environments import EnvironmentMissing
-from specjax.files import read_json_object
+from specjax.host.environments import EnvironmentMissing
+from specjax.host.files import read_json_object
+from specjax.host.worker import WorkerFailure
 from specjax.oracle.ask import open_session
 from specjax.oracle.environment import OracleMissing
-from specjax.worker import WorkerFailure
 
 OURS = {"specjax": "auto", "specjax bfloat16": "bfloat16"}  # engine: dtype
 VLLM: dict[str, dict[str, Any]] = {  # engine: arguments of ``LLM``; the oracle's are eager float32
@@ -52,9 +52,9 @@ def open_arms(
     model: Path,
     draft: Path,
     batches: tuple[int, ...],
-    say: Say,
+    echo: Echo,
 ) -> list[Arm]:
-    """Start engines with methods; one that is not installed is left out, aloud.
+    """Return the arms of engines with methods, started; one not installed is skipped with a note.
 
     ``Arm.start`` is from the start of a process to its first token, with what its caches hold.
     """
@@ -63,19 +63,19 @@ def open_arms(
         name, _, settings = engine.partition(" ")
         if name in missing:
             continue
-        say(f"starting {engine}, {method} ...")
+        echo(f"starting {engine}, {method} ...")
         start = time.perf_counter()
         try:
             peer = open_engine(engine, method, model, draft, max(batches))
             version, complete = opened.enter_context(peer)
         except (OracleMissing, EnvironmentMissing) as error:
-            say(f"{name}: left out; {error}")
+            echo(f"{name}: left out; {error}")
             missing.add(name)
             continue
         except WorkerFailure as error:
             if name != "transformers" or "No module named" not in str(error):
                 raise
-            say("transformers: left out, it is not installed; pip install 'specjax[dev]'")
+            echo("transformers: left out, it is not installed; pip install 'specjax[dev]'")
             missing.add(name)
             continue
         complete([list(range(1, 17))], 1)
@@ -89,7 +89,7 @@ def open_arms(
 def open_engine(
     engine: str, method: str, model: Path, draft: Path, max_num_seqs: int
 ) -> AbstractContextManager[tuple[str, Complete]]:
-    """Return a context in which an engine is loaded; it yields a version and ``complete``."""
+    """Return a context manager that loads an engine and yields its version and ``complete``."""
     threads, config = num_cores(), speculative_config(method, draft)
     if engine in OURS:
         sizes = {"dtype": OURS[engine], "max_num_seqs": max_num_seqs}
@@ -114,7 +114,7 @@ def open_engine(
 def open_vllm(
     model: Path, config: dict[str, Any] | None, engine: dict[str, Any], threads: int
 ) -> Iterator[tuple[str, Complete]]:
-    """Load vLLM in the oracle's environment; yield its version and ``complete``."""
+    """Yield vLLM's version and ``complete``, loaded in the oracle's environment."""
     with open_session(
         str(model), speculative_config=config, engine=engine, threads=threads, timeout=TIMEOUT
     ) as (versions, ask):

@@ -1,14 +1,14 @@
-"""llama.cpp, plain and with its prompt lookup: an environment and a process of its own."""
+"""llama.cpp, plain and with prompt lookup, in a separate environment and process."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from specjax import environments
+from specjax.bench.arms import Complete
 from specjax.bench.ours import TIMEOUT, asker
-from specjax.bench.turns import Complete
-from specjax.environments import GIB, Recipe, cache_folder, pip
-from specjax.worker import Worker
+from specjax.host import environments
+from specjax.host.environments import GIB, Recipe, cache_folder, pip
+from specjax.host.worker import Worker
 
 DRIVER = Path(__file__).with_name("llama_cpp_driver.py")
 VARIABLE = "SPECJAX_LLAMA_CPP"  # a folder to keep the environment in, instead of the user's cache
@@ -17,7 +17,7 @@ HOW = "run `specjax bench install-llama-cpp` (needs g++ and cmake; builds for so
 
 
 def recipe() -> Recipe:
-    """Return what the environment is made of."""
+    """Return the requirements of the environment."""
     place = cache_folder(VARIABLE, "llama-cpp") / PACKAGES[0].replace("==", "-")
     stamped = {"packages": list(PACKAGES)}
     return Recipe(
@@ -26,23 +26,23 @@ def recipe() -> Recipe:
 
 
 def steps(own: str) -> Mapping[str, Sequence[Sequence[str]]]:
-    """Return what to run with the environment's python."""
+    """Return the commands that the environment's Python runs to fill it."""
     return {
         **{f"install {package}": [[*pip(own), "install", package]] for package in PACKAGES},
         "import llama_cpp": [[own, "-c", "import gguf, llama_cpp"]],
     }
 
 
-def install(say: Callable[[str], None]) -> Path:
-    """Make the environment unless it is there. Raises EnvironmentMissing when that fails."""
-    return environments.install(recipe(), say)
+def install(echo: Callable[[str], None]) -> Path:
+    """Create the environment unless it exists. Raises EnvironmentMissing when that fails."""
+    return environments.install(recipe(), echo)
 
 
 @contextmanager
 def open_llama_cpp(
     model: Path, *, threads: int, context: int, lookup: tuple[int, int] | None = None
 ) -> Iterator[tuple[str, Complete]]:
-    """Write a Qwen3 folder as GGUF and load it; yield llama-cpp-python's version and ``complete``.
+    """Yield llama-cpp-python's version and ``complete`` for a Qwen3 folder, converted to GGUF.
 
     Prompts are completed one by one, with room for ``context`` tokens. ``lookup`` is the number
     of tokens that prompt lookup drafts per round, and its longest n-gram. Raises

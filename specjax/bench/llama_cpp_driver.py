@@ -11,6 +11,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
@@ -41,7 +42,7 @@ OTHERS = {
 
 
 def main() -> int:
-    """Load the model, then complete whatever is asked for."""
+    """Load the model, then complete the prompts of each line of stdin."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     job = json.loads(sys.stdin.readline())
@@ -64,20 +65,20 @@ def main() -> int:
         llm.reset()  # or a prompt that was read before costs nothing
         return list(islice(llm.generate(prompt, temp=0.0), num_tokens))
 
-    def say(answer):
+    def reply(answer):
         print(json.dumps(answer), file=answers, flush=True)
 
-    say(version("llama-cpp-python"))
+    reply(version("llama-cpp-python"))
     for line in sys.stdin:
         asked, start = json.loads(line), time.perf_counter()
         tokens = [complete(prompt, asked["num_tokens"]) for prompt in asked["prompts"]]
         seconds = time.perf_counter() - start
-        say({"token_ids": tokens, "seconds": seconds, "peak_bytes": peak_bytes()})
+        reply({"token_ids": tokens, "seconds": seconds, "peak_bytes": peak_bytes()})
     return 0
 
 
 def peak_bytes():
-    """Return the most memory this process has had resident; None where nobody knows."""
+    """Return this process's peak resident memory; None where it is not available."""
     try:
         status = Path("/proc/self/status").read_text().splitlines()
     except OSError:
@@ -86,7 +87,7 @@ def peak_bytes():
     return int(peak) * 1024
 
 
-def write_gguf(folder, file):
+def write_gguf(folder: Path, file: Path) -> None:
     """Write a Qwen3 checkpoint, its matrices as they are stored; tokens have no text."""
     config = json.loads((folder / "config.json").read_text())
     writer = gguf.GGUFWriter(file, "qwen3")
@@ -118,7 +119,7 @@ def write_gguf(folder, file):
     writer.close()
 
 
-def named(name):
+def named(name: str) -> str:
     """Return llama.cpp's name of a tensor."""
     name = name.removesuffix(".weight")
     if name in OTHERS:
@@ -127,7 +128,7 @@ def named(name):
     return f"blk.{layer}.{OF_A_LAYER[rest]}.weight"
 
 
-def tensors(file):
+def tensors(file: Path) -> Iterator[tuple[str, str, np.ndarray]]:
     """Yield (name, how it is stored, values) from a file of safetensors; bfloat16 as uint16."""
     kinds = {"BF16": np.uint16, "F32": np.float32}
     with open(file, "rb") as opened:
@@ -144,7 +145,7 @@ def tensors(file):
             )
 
 
-def widened(values, stored):
+def widened(values: np.ndarray, stored: str) -> np.ndarray:
     """Return float32 values."""
     if stored == "BF16":
         return (values.astype(np.uint32) << 16).view(np.float32)

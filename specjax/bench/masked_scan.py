@@ -1,11 +1,10 @@
-"""The simple way to draft from the past: compare all of it with every new token.
+"""Drafting from earlier responses by comparing all of them with every new token.
 
-The match that ends at position j of the past is as long as the one that ended at j - 1, plus one,
-where the past's token j is the new one; elsewhere nothing. Of the tokens that follow the longest
-matches the most frequent one is drafted, and the places where it stands are followed on. The trie
-of ``drafters.suffix_index`` was built instead, for each token here reads the whole past, for
-every row of a batch; ``specjax bench drafters`` times both. This is the least such drafter: it
-looks at the longest match only.
+The match that ends at position j of the past has the length of the one that ended at j - 1 plus one
+if the past's token j is the new token, else 0. The most frequent token after the longest matches is
+drafted, and the positions that contain it are extended. Every new token reads the whole past, for
+every row of a batch, which is why ``drafters.suffix_index`` is a trie instead; ``specjax bench
+drafters`` times both. This drafter is minimal: it uses the longest matches only.
 """
 
 import functools
@@ -23,7 +22,7 @@ from specjax.bench.drafter_plan import DEPTH
 def appended(
     lengths: Int[Array, "batch past"], past: Int[Array, "past"], token: Int[Array, "batch"]
 ) -> Int[Array, "batch past"]:
-    """Say how long a match ends at each place, after one more token of each row."""
+    """Return the match length that ends at each position, after one more token of each row."""
     before = jnp.pad(lengths[:, :-1], ((0, 0), (1, 0)))
     return jnp.where(past[None] == token[:, None], jnp.minimum(before + 1, DEPTH), 0)
 
@@ -32,7 +31,7 @@ def appended(
 def proposed(
     lengths: Int[Array, "batch past"], past: Int[Array, "past"], *, vocab_size: int
 ) -> Int[Array, "batch drafted"]:
-    """Draft ``DEPTH`` tokens for each row."""
+    """Return ``DEPTH`` draft tokens for each row."""
     longest = lengths.max(1, keepdims=True)
     rows, following = jnp.arange(lengths.shape[0])[:, None], jnp.append(past[1:], vocab_size)
 

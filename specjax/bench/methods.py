@@ -1,9 +1,9 @@
-"""``specjax bench methods``: every method on prompts of both kinds, and what theory foretells.
+"""``specjax bench methods``: every method on prompts of both kinds, and theory's prediction.
 
-Methods take turns on the same prompts, in one process. Acceptance per position on one half of
-the prompts and costs of rounds measured apart give the predicted speedup; it is judged by the
-wall clock on the other half, reading the prompt included. Of both halves the target is equally
-sure: dealt as they came, they differed by up to 12% in a method's number of rounds.
+Methods take turns on the same prompts, in one process. The predicted speedup comes from the tokens
+per round on one half of the prompts and from round costs measured separately; the measured one is
+wall-clock time on the other half, prefill included. The halves have prompts of equal difficulty
+(``prompts.halves``): split in file order, they differed by up to 12% in a method's rounds.
 """
 
 import dataclasses
@@ -16,18 +16,19 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from specjax.bench.arms import in_groups
 from specjax.bench.costs import Costs, round_costs
 from specjax.bench.plan import DRAFT_MODEL, LEARNED, NGRAM, SUFFIX
 from specjax.bench.prompts import KINDS, halves, keep, sureness
 from specjax.bench.report import MOST_LOAD, busy, num_cores
 from specjax.bench.rounds import tokens_per_round
-from specjax.bench.turns import in_groups
+from specjax.core.metrics import SpecDecodeCounters, distinct_bigrams
 from specjax.engine.llm import LLM
+from specjax.engine.options.sampling_params import SamplingParams
 from specjax.engine.outputs import RequestOutput
-from specjax.engine.params import SamplingParams
-from specjax.files import write_json
-from specjax.markdown import around_section, replace_section, table
-from specjax.metrics import SpecDecodeCounters, distinct_bigrams
+from specjax.host.files import write_json
+from specjax.host.markdown import around_section, replace_section, table
+from specjax.measure.turns import take_turns
 
 Halves = tuple[Sequence[list[int]], Sequence[list[int]]]  # prompts known, prompts judged
 
@@ -44,7 +45,7 @@ METHODS: dict[str, dict[str, Any] | None] = {
 
 
 class Half(NamedTuple):
-    """What a method did with one half of the prompts."""
+    """A method's results on one half of the prompts."""
 
     tokens: list[list[int]]
     seconds: float
@@ -54,7 +55,7 @@ class Half(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """One turn of a method: what is compared is measured in it, as the machine's speed drifts."""
+    """One turn of a method, with all that is compared: the machine's speed drifts between turns."""
 
     known: Half
     judged: Half
@@ -72,7 +73,7 @@ def bench_methods(
     readme: Path | None = None,
     console: Console | None = None,
 ) -> list[dict[str, Any]]:
-    """Measure, print, and write the rows to ``json_file``.
+    """Return, print and write the rows of the benchmark.
 
     ``readme`` is a Markdown file in whose section ``SECTION`` to put them. Raises ValueError for
     an unknown method or if too few completions are worth measuring on.
@@ -119,10 +120,10 @@ def bench_methods(
 def complete(
     llms: Mapping[str, LLM], prompts: Sequence[list[int]], batch: int, params: SamplingParams
 ) -> dict[str, Half]:
-    """Complete one half of the prompts with every method; the last batch is filled from it.
+    """Return every method's results on one half of the prompts; the last batch is filled from it.
 
-    The methods take turns batch by batch: while one completed all of its prompts, the machine's
-    speed changed by more than what was to be seen.
+    The methods take turns batch by batch: over all prompts of one method, the machine's speed
+    changed by more than the differences between methods.
     """
     one_token = dataclasses.replace(params, max_tokens=1)
     outputs: dict[str, list[RequestOutput]] = {name: [] for name in llms}
@@ -138,7 +139,7 @@ def complete(
             first[name] += time.perf_counter() - end
     halves = {}
     for name, done in outputs.items():
-        counters = SpecDecodeCounters.zeros(max(llms[name].engine.drafter.depth, 1))
+        counters = SpecDecodeCounters.zeros(max(llms[name].core.depth, 1))
         for metrics in (one.outputs[0].spec_decode_metrics for one in done):
             if metrics is not None:
                 counters = counters.add(metrics.per_step_drafted, metrics.per_step_accepted)
@@ -148,10 +149,10 @@ def complete(
     return halves
 
 
-def take_turns(
+def one_turn(
     llms: Mapping[str, LLM], prompts: Halves, batch: int, params: SamplingParams
 ) -> dict[str, Turn]:
-    """Measure every method once."""
+    """Return every method's measurements in one turn, the methods interleaved by batch."""
     known, judged = (complete(llms, half, batch, params) for half in prompts)
     costs = {
         name: Costs(*(x / batch for x in round_costs(llm, batch, 7))) for name, llm in llms.items()
@@ -160,12 +161,12 @@ def take_turns(
 
 
 def predict(plain: Turn, turn: Turn, length: int) -> float:
-    """Foretell a method's speedup from the other half of the prompts and measured costs.
+    """Return a method's speedup predicted from the other half of the prompts and measured costs.
 
     Speedup = (f + n t) / (f' + n r / tau): f and f' seconds to the first token, n more tokens,
-    a plain step of t and a round of r seconds, tau tokens per round. What the host adds to a
-    plain step it adds to a round; the rest of a round costs as many plain steps as when both
-    were timed side by side.
+    a plain step of t and a round of r seconds, tau tokens per round. The host's time of a
+    plain step is added to a round too; the rest of a round costs as many plain steps as in the
+    separate measurement.
     """
     number = len(plain.known.tokens)
     seconds, first = plain.known.seconds / number, plain.known.first / number
@@ -177,11 +178,11 @@ def predict(plain: Turn, turn: Turn, length: int) -> float:
 
 
 def share_costs(turns: Sequence[Turn]) -> list[Turn]:
-    """Give all turns the mean of their costs.
+    """Return the turns with their costs replaced by the mean over turns.
 
-    They are timed in a second, a turn's completions in ten: while something else uses the memory a
-    plain step takes 1.6 times as long and a round less than that. By the ratio of its own second
-    n-gram's prediction was up to 17% off, in the median of five turns.
+    Costs are measured within one second, a turn's completions within ten. Under other load on
+    memory a plain step takes 1.6 times as long, a round less: with each turn's own cost ratio the
+    median prediction of five turns was up to 17% off for n-gram.
     """
     mean = Costs(*map(statistics.fmean, zip(*(one.costs for one in turns), strict=True)))
     return [one._replace(costs=mean) for one in turns]
@@ -195,27 +196,24 @@ def make_rows(
     num_tokens: int,
     reps: int,
 ) -> list[dict[str, Any]]:
-    """Let the methods take turns at one batch size and temperature; the first is not counted.
+    """Return the methods' turns at one batch size and temperature, the first one dropped.
 
     Speedups are medians of the ratios turn by turn.
     """
     params = SamplingParams(temperature=temperature, max_tokens=num_tokens, ignore_eos=True, seed=0)
-    turns: dict[str, list[Turn]] = {name: [] for name in llms}
-    for _ in range(reps + 1):
-        for name, turn in take_turns(llms, prompts, batch, params).items():
-            turns[name].append(turn)
-    counted = {name: share_costs(own[1:]) for name, own in turns.items()}
+    (turns,) = take_turns([lambda: one_turn(llms, prompts, batch, params)], reps, warm_up=1)
+    counted = {name: share_costs([turn[name] for turn in turns]) for name in llms}
     rows, plains = [], counted[PLAIN]
     for name, own in counted.items():
         pairs, half, costs = list(zip(plains, own, strict=True)), own[-1].judged, own[-1].costs
         num = sum(map(len, half.tokens))
-        foretold = [predict(plain, one, num_tokens - 1) for plain, one in pairs]
+        predicted = [predict(plain, one, num_tokens - 1) for plain, one in pairs]
         gained = [plain.judged.seconds / one.judged.seconds for plain, one in pairs]
         rates = half.counters.acceptance_rate_per_pos
         rows.append(
             {
                 "method": name,
-                "k": llms[name].engine.drafter.depth,
+                "k": llms[name].core.depth,
                 "batch": batch,
                 "temperature": temperature,
                 "tokens_per_s": num / statistics.median(one.judged.seconds for one in own),
@@ -224,7 +222,7 @@ def make_rows(
                 "draft_s": 0.0 if name == PLAIN else max(costs.whole - costs.verify, 0.0) * batch,
                 "verify_s": (costs.plain if name == PLAIN else costs.verify) * batch,
                 "speedup": statistics.median(gained),
-                "predicted_speedup": statistics.median(foretold),
+                "predicted_speedup": statistics.median(predicted),
                 "distinct_bigrams": statistics.mean(map(distinct_bigrams, half.tokens)),
             }
         )
@@ -245,7 +243,7 @@ HEADINGS += ("draft ms", "verify ms", "speedup", "predicted")
 
 
 def cells(row: dict[str, Any]) -> list[str]:
-    """Write a row as the cells of a table."""
+    """Return a row as the cells of a table."""
     return [
         *(str(row[name]) for name in ("prompts", "method", "k", "batch")),
         f"{row['temperature']:g}",

@@ -1,7 +1,7 @@
-"""specjax as one engine among others: in this process, or in one of its own.
+"""specjax as one of the compared engines: in this process, or in a separate one.
 
-Run as a module it reads ``LLM``'s arguments from the first line of stdin, as JSON, and answers
-every further line, {"prompts", "num_tokens"}, as the other engines' processes do.
+Run as a module, it reads ``LLM``'s arguments as JSON from the first line of stdin and answers every
+further line, {"prompts", "num_tokens"}, like the other engines' processes.
 """
 
 import json
@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from specjax import __version__
-from specjax.bench.turns import Answer, Complete
-from specjax.compile_cache import enable_compile_cache
+from specjax.bench.arms import Answer, Complete
 from specjax.engine.llm import LLM
-from specjax.engine.params import SamplingParams
-from specjax.worker import Worker
+from specjax.engine.options.sampling_params import SamplingParams
+from specjax.host.compile_cache import enable_compile_cache
+from specjax.host.worker import Worker
 
 TIMEOUT = 1200.0  # seconds
 
 
 def completer(llm: LLM) -> Complete:
-    """Complete prompts of token ids side by side, greedily, without text."""
+    """Return greedy completions of a batch of token-id prompts, without detokenizing."""
 
     def complete(prompts: Sequence[Sequence[int]], num_tokens: int) -> Answer:
         params = SamplingParams(
@@ -41,7 +41,7 @@ def completer(llm: LLM) -> Complete:
 
 @contextmanager
 def open_ours(model: Path, **options: Any) -> Iterator[tuple[str, Complete]]:
-    """Load specjax in a process of its own; yield its version and ``complete``.
+    """Yield specjax's version and ``complete``, loaded in a separate process.
 
     ``options`` are further arguments of ``LLM``. Raises WorkerFailure.
     """
@@ -52,7 +52,7 @@ def open_ours(model: Path, **options: Any) -> Iterator[tuple[str, Complete]]:
 
 
 def asker(worker: Worker) -> Complete:
-    """Complete by asking a process."""
+    """Return the completions of a worker process."""
 
     def complete(prompts: Sequence[Sequence[int]], num_tokens: int) -> Answer:
         asked = {"prompts": [list(prompt) for prompt in prompts], "num_tokens": num_tokens}
@@ -61,13 +61,13 @@ def asker(worker: Worker) -> Complete:
     return complete
 
 
-def to_answer(said: Mapping[str, Any]) -> Answer:
-    """Read the answer of a process."""
-    return Answer(said["token_ids"], said["seconds"], said["peak_bytes"])
+def to_answer(reply: Mapping[str, Any]) -> Answer:
+    """Return a worker's reply as an ``Answer``."""
+    return Answer(reply["token_ids"], reply["seconds"], reply["peak_bytes"])
 
 
 def peak_bytes() -> int | None:
-    """Return the most memory this process has had resident; None where nobody knows."""
+    """Return this process's peak resident memory; None where it is not available."""
     try:
         status = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -77,20 +77,20 @@ def peak_bytes() -> int | None:
 
 
 def main() -> None:
-    """Load, then complete whatever is asked for."""
+    """Load the model, then complete the prompts of each request."""
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)  # whatever is printed is not an answer
 
-        def say(answer: Any) -> None:
+        def reply(answer: Any) -> None:
             print(json.dumps(answer), file=answers, flush=True)
 
         job = json.loads(sys.stdin.readline())
         enable_compile_cache()
         complete: Callable = completer(LLM(**job))
-        say(__version__)
+        reply(__version__)
         for line in sys.stdin:
             tokens, seconds, peak = complete(**json.loads(line))
-            say({"token_ids": tokens, "seconds": seconds, "peak_bytes": peak})
+            reply({"token_ids": tokens, "seconds": seconds, "peak_bytes": peak})
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""``specjax bench peers``: against vLLM, transformers and llama.cpp as people run them.
+"""``specjax bench peers``: against vLLM, transformers and llama.cpp with their defaults.
 
-Same weights, prompts, threads and K; greedy; reading the prompt included, detokenizing not. The
-arms of a section take turns on every prompt, each in a process of its own that sleeps meanwhile.
+Same weights, prompts, threads and K; greedy; prefill included, detokenizing not. The arms of a
+section take turns on every prompt, each in a separate process that is idle meanwhile.
 """
 
 import shutil
@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from rich.console import Console
 
+from specjax.bench.arms import Arm, Echo, Key, Timings, in_groups, time_arms, total
 from specjax.bench.bandwidth import read_bandwidth
 from specjax.bench.engines import BFLOAT16, OURS, SETTINGS, open_arms
 from specjax.bench.plan import DEPTH, QWEN3_100M, QWEN3_600M
@@ -31,11 +32,10 @@ from specjax.bench.report import (
     write_rows,
 )
 from specjax.bench.shapes import write_random
-from specjax.bench.turns import Arm, Key, Say, Timings, in_groups, time_arms, total
 from specjax.bundled import resolve
-from specjax.config import ModelConfig
 from specjax.engine.llm import LLM
-from specjax.markdown import around_section, replace_section, table
+from specjax.host.markdown import around_section, replace_section, table
+from specjax.models.config import ModelConfig
 
 SECTION = "peers"  # of a README
 BATCHES = (1, 4, 8, 32)
@@ -46,7 +46,7 @@ READINGS = {"bundled": (512,), "88M": (512, 2048), "0.6B": (512, 2048)}  # promp
 
 
 class Shape(NamedTuple):
-    """A random model, and what is asked of it."""
+    """A model with random weights, its prompt length and its output length."""
 
     config: ModelConfig
     num_prompt: int
@@ -60,7 +60,7 @@ SHAPES = {
 SECTIONS = ("bundled", *SHAPES)
 BUNDLED_ARMS: tuple[Key, ...] = (
     *(("specjax", method) for method in (*METHODS, "mtp")),
-    ("specjax bfloat16", PLAIN),
+    *(("specjax bfloat16", method) for method in METHODS),
     *(("vLLM", method) for method in METHODS),
     ("vLLM float32", PLAIN),
     ("vLLM eager float32", PLAIN),
@@ -80,6 +80,8 @@ BUNDLED_GOALS: Goals = {
     ("specjax", "vLLM float32", PLAIN): (1.5, 1.2, 1.1, 1.0),
     ("specjax", "vLLM", "ngram"): (1.3, 1.2, 1.0, 0.9),
     ("specjax", "vLLM", "draft_model"): (1.3, 1.2, 1.0, 0.9),
+    ("specjax bfloat16", "vLLM", "ngram"): (1.3, 1.2, 1.0, 0.9),
+    ("specjax bfloat16", "vLLM", "draft_model"): (1.3, 1.2, 1.0, 0.9),
 }
 SHAPE_GOALS: Goals = {("specjax bfloat16", "vLLM", PLAIN): (1.2, 1.1, 1.0, 0.9)}
 READING_GOALS = {("bundled", "specjax", 512): 1.0}
@@ -91,7 +93,7 @@ GAIN_GOAL = 1.4  # of the best method over the fastest plain decoding of any eng
 
 
 class Measured(NamedTuple):
-    """One arm on one set of prompts."""
+    """One arm's results on one set of prompts."""
 
     where: str
     arm: Arm
@@ -101,11 +103,11 @@ class Measured(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a section found."""
+    """The results of one section."""
 
     measured: list[Measured]
     rows: list[Row]
-    said: list[str]  # on what
+    notes: list[str]  # prompts and settings
 
 
 def bench_peers(
@@ -133,101 +135,101 @@ def bench_peers(
         raise ValueError(f"unknown section {unknown[0]!r}: use some of {', '.join(SECTIONS)}")
     console = console or Console(highlight=False)
 
-    def say(line: str) -> None:
+    def echo(line: str) -> None:
         console.print(line, soft_wrap=True, markup=False)
 
     load = busy()
     if load > MOST_LOAD:
-        say(f"other processes keep {load:.1f} cores busy: no goal is judged on these numbers")
+        echo(f"other processes keep {load:.1f} cores busy: no goal is judged on these numbers")
     reports = []
     for name in dict.fromkeys(only):
         if name == "bundled":
-            reports.append(bundled_report(resolve(model), resolve(draft), num_tokens, reps, say))
+            reports.append(bundled_report(resolve(model), resolve(draft), num_tokens, reps, echo))
         else:
-            reports.append(shape_report(name, SHAPES[name], reps, say))
+            reports.append(shape_report(name, SHAPES[name], reps, echo))
     rows = [machine_row(), *(row for one in reports for row in one.rows)]
     measured = [one for report in reports for one in report.measured]
     for line in table(ARM_HEADINGS, map(arm_cells, measured)):
-        say(line)
+        echo(line)
     totals = [row for row in rows if ", prompt " not in row.name]
     print_rows(totals, console, judged=load <= MOST_LOAD)
     if json_file is not None:
         write_rows([*rows, *(row for one in measured for row in arm_rows(one))], json_file)
-        say(f"wrote {json_file}")
+        echo(f"wrote {json_file}")
     if readme is not None:
-        said = [line for report in reports for line in report.said]
-        said.append(
+        notes = [line for report in reports for line in report.notes]
+        notes.append(
             f"{SETTINGS}; greedy, K = {DEPTH} (mtp 7), {num_cores()} threads, medians of {reps} "
             "interleaved runs, reading the prompt included."
         )
-        replace_section(readme, SECTION, markdown(measured, totals, said))
+        replace_section(readme, SECTION, markdown(measured, totals, notes))
     return rows
 
 
-def bundled_report(model: Path, draft: Path, num_tokens: int, reps: int, say: Say) -> Report:
-    """Compare every method on prompts of both kinds."""
+def bundled_report(model: Path, draft: Path, num_tokens: int, reps: int, echo: Echo) -> Report:
+    """Return the results of every method on prompts of both kinds."""
     report, where = Report([], [], []), model.name if model != resolve("bundled") else "bundled"
     llm = LLM(str(model))
     sets = [choose(llm, num_tokens, kind) for kind in KINDS]
     with ExitStack() as opened:
-        arms = open_arms(opened, BUNDLED_ARMS, model, draft, BATCHES, say)
+        arms = open_arms(opened, BUNDLED_ARMS, model, draft, BATCHES, echo)
         alone = [arm._replace(batches=(1,)) if arm.method == "mtp" else arm for arm in arms]
         for chosen in sets:
-            report.said.append(f"{where}: {chosen}, {num_tokens} new tokens each;")
-            say(report.said[-1])
+            report.notes.append(f"{where}: {chosen}, {num_tokens} new tokens each;")
+            echo(report.notes[-1])
             used = alone if chosen.kind == "shipped" else [arm for arm in alone if not is_set(arm)]
             prompts = [one.prompt.tokens for one in chosen.completions]
-            timings = time_batches(used, prompts, num_tokens, reps, say)
-            firsts = time_arms(used, in_groups(prompts[:NUM_FIRST], 1), 1, 1, reps, say)
+            timings = time_batches(used, prompts, num_tokens, reps, echo)
+            firsts = time_arms(used, in_groups(prompts[:NUM_FIRST], 1), 1, 1, reps, echo)
             place = f"{where}, {chosen.kind} prompts"
             report.measured.extend(measure(place, used, timings, firsts))
             report.rows.extend(prompt_rows(place, chosen, used, timings[1]))
             report.rows.extend(total_rows(place, used, timings, BUNDLED_GOALS))
             report.rows.append(gain_row(place, used, timings[1]))
-        vocab_size = llm.model_config.vocab_size
-        report.rows.extend(reading_rows("bundled", where, arms, vocab_size, reps, say))
+        vocab_size = llm.core.model_config.vocab_size
+        report.rows.extend(reading_rows("bundled", where, arms, vocab_size, reps, echo))
     return report
 
 
-def shape_report(name: str, shape: Shape, reps: int, say: Say) -> Report:
-    """Compare plain decoding and reading on random weights, for time and memory alone."""
+def shape_report(name: str, shape: Shape, reps: int, echo: Echo) -> Report:
+    """Return the results of plain decoding and prefill on random weights: time and memory only."""
     rng = np.random.default_rng(1)
     size = (max(BATCHES), shape.num_prompt)
     prompts = rng.integers(0, shape.config.vocab_size, size).tolist()
     with temporary_checkpoint(name, shape.config) as (folder, num_bytes), ExitStack() as opened:
         asked = f"{shape.num_prompt} + {shape.num_tokens} tokens"
-        say(f"{name}, random weights, {num_bytes / 1e6:.0f} MB: {asked}")
-        arms = open_arms(opened, SHAPE_ARMS[name], folder, folder, BATCHES, say)
+        echo(f"{name}, random weights, {num_bytes / 1e6:.0f} MB: {asked}")
+        arms = open_arms(opened, SHAPE_ARMS[name], folder, folder, BATCHES, echo)
         bandwidth = read_bandwidth()
         timings = {
             batch: time_arms(
-                arms, in_groups(prompts[:batch], batch), batch, shape.num_tokens, reps, say
+                arms, in_groups(prompts[:batch], batch), batch, shape.num_tokens, reps, echo
             )
             for batch in BATCHES
         }
-        firsts = time_arms(arms, [prompts[:1]], 1, 1, reps, say)
+        firsts = time_arms(arms, [prompts[:1]], 1, 1, reps, echo)
         bandwidth = (bandwidth + read_bandwidth()) / 2
         where = f"{name} random"
         measured = measure(where, arms, timings, firsts)
         rows = total_rows(where, arms, timings, SHAPE_GOALS)
-        rows += reading_rows(name, where, arms, shape.config.vocab_size, reps, say)
+        rows += reading_rows(name, where, arms, shape.config.vocab_size, reps, echo)
         if name == JUDGED:
             rows += share_rows(where, arms, timings[1], firsts, shape, num_bytes, bandwidth)
             rows += memory_rows(measured, num_bytes)
-    said = f"{name}: random weights in bfloat16, prompts of {shape.num_prompt} tokens, "
-    return Report(measured, rows, [f"{said}{shape.num_tokens} new ones;"])
+    notes = f"{name}: random weights in bfloat16, prompts of {shape.num_prompt} tokens, "
+    return Report(measured, rows, [f"{notes}{shape.num_tokens} new ones;"])
 
 
 def is_set(arm: Arm) -> bool:
-    """Say whether something else than an engine's defaults was set."""
+    """Return whether an arm differs from its engine's defaults."""
     return " " in arm.engine
 
 
 @contextmanager
 def temporary_checkpoint(name: str, config: ModelConfig) -> Iterator[tuple[Path, int]]:
-    """Write random weights; yield their folder and bytes.
+    """Yield the folder and the bytes of a checkpoint with random weights.
 
-    The folder has the same name in every run: what vLLM keeps of its compiling is kept by it.
+    The folder has the same name in every run, because vLLM's compile cache depends on it.
     """
     folder = Path(tempfile.gettempdir()) / "specjax-bench" / name
     try:
@@ -237,11 +239,11 @@ def temporary_checkpoint(name: str, config: ModelConfig) -> Iterator[tuple[Path,
 
 
 def time_batches(
-    arms: Sequence[Arm], prompts: Sequence[list[int]], num_tokens: int, reps: int, say: Say
+    arms: Sequence[Arm], prompts: Sequence[list[int]], num_tokens: int, reps: int, echo: Echo
 ) -> dict[int, Timings]:
-    """Let the arms take turns at every batch size."""
+    """Return the arms' timings at every batch size, the arms taking turns."""
     return {
-        batch: time_arms(arms, in_groups(prompts, batch), batch, num_tokens, reps, say)
+        batch: time_arms(arms, in_groups(prompts, batch), batch, num_tokens, reps, echo)
         for batch in BATCHES
     }
 
@@ -249,7 +251,7 @@ def time_batches(
 def measure(
     where: str, arms: Sequence[Arm], timings: Mapping[int, Timings], firsts: Timings
 ) -> list[Measured]:
-    """Sum up every arm."""
+    """Return every arm's speeds, peak memory and time to first token."""
     return [
         Measured(
             where,
@@ -263,7 +265,7 @@ def measure(
 
 
 def pairs(arms: Sequence[Arm]) -> list[tuple[Arm, Arm]]:
-    """Pair ours with every peer of the same method; our bfloat16 with those that compute in it."""
+    """Return the pairs (our arm, peer) of one method; our bfloat16 pairs with bfloat16 peers."""
     ours = [arm for arm in arms if arm.engine in OURS]
     theirs = [arm for arm in arms if arm.engine not in OURS]
     return [
@@ -275,7 +277,7 @@ def pairs(arms: Sequence[Arm]) -> list[tuple[Arm, Arm]]:
 
 
 def prompt_rows(where: str, chosen: Chosen, arms: Sequence[Arm], timings: Timings) -> list[Row]:
-    """Report each prompt's speed against each peer's, batch 1."""
+    """Return rows of each prompt's speed against each peer's, batch 1."""
     rows = []
     for mine, other in pairs(arms):
         timed = zip(chosen.completions, timings[mine.key], timings[other.key], strict=True)
@@ -288,7 +290,7 @@ def prompt_rows(where: str, chosen: Chosen, arms: Sequence[Arm], timings: Timing
 def total_rows(
     where: str, arms: Sequence[Arm], timings: Mapping[int, Timings], goals: Goals
 ) -> list[Row]:
-    """Report every method's speed over all prompts, and how many texts were the peer's."""
+    """Return rows of every method's speed over all prompts, and of texts equal to the peer's."""
     rows, same = [], []
     for mine, other in pairs(arms):
         least = goals.get((mine.engine, other.engine, mine.method))
@@ -310,7 +312,7 @@ def total_rows(
 
 
 def gain_row(where: str, arms: Sequence[Arm], timings: Timings) -> Row:
-    """Report our best method over the fastest plain decoding of any engine, batch 1."""
+    """Return the row of our best method over the fastest plain decoding of any engine, batch 1."""
     speeds = {arm: total(timings[arm.key]) for arm in arms}
     drafted = [arm for arm in arms if arm.engine == "specjax" and arm.method != PLAIN]
     best = max(drafted, key=speeds.__getitem__)
@@ -322,15 +324,15 @@ def gain_row(where: str, arms: Sequence[Arm], timings: Timings) -> Row:
 
 
 def reading_rows(
-    section: str, where: str, arms: Sequence[Arm], vocab_size: int, reps: int, say: Say
+    section: str, where: str, arms: Sequence[Arm], vocab_size: int, reps: int, echo: Echo
 ) -> list[Row]:
-    """Report how fast long prompts are read: one of random tokens, to its first token."""
+    """Return rows of prefill speed on long prompts of random tokens."""
     rng, rows = np.random.default_rng(2), []
     plain = [arm for arm in arms if arm.method == PLAIN and arm.engine in (*OURS, "vLLM")]
     for length in READINGS[section]:
-        say(f"reading {length} tokens")
+        echo(f"reading {length} tokens")
         prompt = rng.integers(0, vocab_size, length).tolist()
-        timed = time_arms(plain, [[prompt]], 1, 1, reps, say)
+        timed = time_arms(plain, [[prompt]], 1, 1, reps, echo)
         for arm in plain:
             goal = READING_GOALS.get((section, arm.engine, length))
             name = f"{where}: {arm.engine} reads {length} tokens"
@@ -353,7 +355,7 @@ def share_rows(
     num_bytes: int,
     bandwidth: float,
 ) -> list[Row]:
-    """Report which share of the read bandwidth a plain step at batch 1 uses, weights alone."""
+    """Return rows of the share of the read bandwidth that a plain step at batch 1 reaches."""
     rows = []
     for arm in arms:
         (whole,), (first,) = timings[arm.key], firsts[arm.key]
@@ -366,7 +368,7 @@ def share_rows(
 
 
 def memory_rows(measured: Sequence[Measured], num_bytes: int) -> list[Row]:
-    """Report every arm's peak memory over the bytes of the checkpoint."""
+    """Return rows of every arm's peak memory over the bytes of the checkpoint."""
     rows = []
     for one in measured:
         if one.peak_bytes is not None:
@@ -378,7 +380,7 @@ def memory_rows(measured: Sequence[Measured], num_bytes: int) -> list[Row]:
 
 
 def arm_rows(one: Measured) -> list[Row]:
-    """Report an arm's own figures."""
+    """Return rows of an arm's own results."""
     name = f"{one.where}: {one.arm.label} {one.arm.method}"
     rows = [
         Row(name=f"{name}, batch {batch}", value=speed, unit="tokens/s")
@@ -399,7 +401,7 @@ OTHER_HEADINGS = ("what", "ours", "against", "ratio", "wanted")
 
 
 def arm_cells(one: Measured) -> list[str]:
-    """Write an arm's own figures as the cells of a table."""
+    """Return an arm's own results as the cells of a table row."""
     return [
         *(one.where, one.arm.label, one.arm.method),
         *(f"{one.speeds[batch]:,.0f}" if batch in one.speeds else "-" for batch in BATCHES),
@@ -410,9 +412,9 @@ def arm_cells(one: Measured) -> list[str]:
 
 
 def markdown(
-    measured: Sequence[Measured], rows: Sequence[Row], said: Sequence[str] = ()
+    measured: Sequence[Measured], rows: Sequence[Row], notes: Sequence[str] = ()
 ) -> list[str]:
-    """Write three tables as lines: the arms, ratios to the peers by batch, and the rest."""
+    """Return three tables as lines of Markdown: arms, ratios to peers by batch, and the rest."""
     ratios: dict[tuple[str, str], dict[str, str]] = {}
     others = []
     for row in rows:
@@ -438,5 +440,5 @@ def markdown(
         "",
         *table(OTHER_HEADINGS, others),
         "",
-        *said,
+        *notes,
     ]

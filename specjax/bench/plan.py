@@ -1,11 +1,9 @@
-"""What a benchmark measures, and in which order."""
+"""Model shapes, methods and settings that the benchmarks share."""
 
-import statistics
-from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from specjax.bundled import HEADS
-from specjax.config import ModelConfig
+from specjax.models.config import ModelConfig, Rope
 
 QWEN3_100M = ModelConfig(
     vocab_size=16384,
@@ -28,9 +26,23 @@ QWEN3_600M = ModelConfig(  # Qwen3-0.6B's shape, with room for fewer positions
     num_kv_heads=8,
     head_dim=128,
     max_position_embeddings=4096,
-    rope_theta=1e6,
+    rope=Rope(theta=1e6),
     qk_norm=True,
     tie_word_embeddings=True,
+)
+QWEN3_8B = ModelConfig(  # Qwen3-8B's shape, with room for fewer positions
+    vocab_size=151936,
+    hidden_size=4096,
+    intermediate_size=12288,
+    num_layers=36,
+    num_heads=32,
+    num_kv_heads=8,
+    head_dim=128,
+    max_position_embeddings=4096,
+    rope=Rope(theta=1e6),
+    qk_norm=True,
+    dtype="bfloat16",
+    joined=True,
 )
 
 # K = 3: a round over 4 tokens is one of the shapes a CPU is good at (``ops.linear``). n-gram is as
@@ -47,7 +59,7 @@ SUFFIX: dict[str, Any] = {
     "method": "suffix",
     "num_speculative_tokens": DEPTH,
     "suffix_decoding_max_spec_offset": float(DEPTH),  # a round of 4 nodes costs the same if not all
-    "suffix_decoding_max_cached_requests": 0,  # arms are asked again: no arm may know its answers
+    "suffix_decoding_max_cached_requests": 0,  # prompts repeat: none may draft from its answers
 }
 DRAFT_MODEL: dict[str, Any] = {"method": "draft_model", "num_speculative_tokens": DEPTH}
 # Verifying 5 to 8 tokens costs the same, more than 4: that pays where later tokens are often right
@@ -64,7 +76,7 @@ LEARNED: dict[str, dict[str, Any]] = {  # the heads that ship with the bundled t
 
 
 class Setting(NamedTuple):
-    """What is measured."""
+    """The shape and sizes of a benchmark of steps."""
 
     config: ModelConfig = QWEN3_100M
     capacity: int = 1024
@@ -73,12 +85,3 @@ class Setting(NamedTuple):
     batches: tuple[int, ...] = (1, 4, 8)
     nodes: tuple[int, ...] = tuple(range(1, 10))
     goal: float = 1.45  # of T(4) / T(1), batch 1
-
-
-def interleave(calls: Sequence[Callable[[], float]], reps: int) -> list[float]:
-    """Let the calls take turns; return the median of what each returned."""
-    seconds: list[list[float]] = [[] for _ in calls]
-    for _ in range(reps):
-        for times, call in zip(seconds, calls, strict=True):
-            times.append(call())
-    return [statistics.median(times) for times in seconds]

@@ -1,4 +1,4 @@
-"""Which prompts a speed may be measured on: those whose completions are no loops."""
+"""Choose the prompts of a benchmark: those whose completions do not loop."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 
 from specjax.bundled import PROMPTS, prompts
+from specjax.core.metrics import LEAST_DISTINCT, distinct_bigrams
 from specjax.engine.llm import LLM
-from specjax.engine.params import SamplingParams
-from specjax.metrics import LEAST_DISTINCT, distinct_bigrams
+from specjax.engine.options.sampling_params import SamplingParams
 
 MOST_PROMPTS = 12
 KINDS = tuple(PROMPTS)  # shipped ones, which were chosen, and random ones
@@ -23,7 +23,7 @@ class Prompt(NamedTuple):
 
 
 class Completion(NamedTuple):
-    """What the target writes after a prompt, greedily, and the share of distinct bigrams."""
+    """The target's greedy completion of a prompt, and its share of distinct bigrams."""
 
     prompt: Prompt
     tokens: list[int]
@@ -35,11 +35,11 @@ def fitting(llm: LLM, num_tokens: int, kind: str = "shipped") -> list[Prompt]:
     encode = llm.get_tokenizer().encode
     texts = [(one["id"], one["turns"][0]) for one in prompts(kind)]
     found = [Prompt(name, text, encode(text)) for name, text in texts]
-    return [one for one in found if len(one.tokens) + num_tokens <= llm.max_model_len]
+    return [one for one in found if len(one.tokens) + num_tokens <= llm.core.max_model_len]
 
 
 def complete(llm: LLM, chosen: Sequence[Prompt], num_tokens: int) -> list[Completion]:
-    """Complete prompts one by one, greedily, past any end of text."""
+    """Return greedy completions of the prompts, one at a time, ignoring end-of-text tokens."""
     params = SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True)
     completions = []
     for prompt in chosen:
@@ -50,7 +50,7 @@ def complete(llm: LLM, chosen: Sequence[Prompt], num_tokens: int) -> list[Comple
 
 
 def not_degenerate(completions: Sequence[Completion]) -> list[Completion]:
-    """Keep the completions that count. Raises ValueError if there are none."""
+    """Return the completions that do not loop. Raises ValueError if there are none."""
     kept = [one for one in completions if one.distinct >= LEAST_DISTINCT]
     if not kept:
         raise ValueError(
@@ -61,7 +61,7 @@ def not_degenerate(completions: Sequence[Completion]) -> list[Completion]:
 
 
 def sureness(llm: LLM, completion: Completion) -> float:
-    """Return the log-probability that a model gives its own greedy completion."""
+    """Return the log-probability of a completion under the model that generated it."""
     num_tokens = len(completion.tokens)
     params = SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True, logprobs=0)
     prompt = {"prompt_token_ids": completion.prompt.tokens}
@@ -72,9 +72,10 @@ def sureness(llm: LLM, completion: Completion) -> float:
 def halves(
     completions: Sequence[Completion], sure: Sequence[float]
 ) -> tuple[list[Completion], list[Completion]]:
-    """Deal completions to two halves that are equally hard to draft, as far as the model tells.
+    """Return two halves of the completions that are about equally hard to draft.
 
-    Where it is sure of its words drafts are accepted: ranked by that they go A B B A, A B B A, ...
+    Drafts are accepted where the model is confident: ranked by log-probability, completions are
+    dealt A B B A, A B B A, ...
     """
     dealt: tuple[list[Completion], list[Completion]] = [], []
     for rank, i in enumerate(np.argsort(sure, stable=True)):
@@ -83,7 +84,7 @@ def halves(
 
 
 class Chosen(NamedTuple):
-    """The completions of one kind of prompts that a speed is measured on."""
+    """The completions of one kind of prompts that are used for measuring."""
 
     kind: str
     completions: list[Completion]
@@ -100,14 +101,14 @@ class Chosen(NamedTuple):
 
 
 def keep(llm: LLM, num_tokens: int, kind: str) -> Chosen:
-    """Complete all prompts of a kind; keep those that count."""
+    """Return the completions of a kind of prompts that do not loop."""
     completions = complete(llm, fitting(llm, num_tokens, kind), num_tokens)
     kept = not_degenerate(completions)
     return Chosen(kind, kept, len(kept), len(completions))
 
 
 def choose(llm: LLM, num_tokens: int, kind: str) -> Chosen:
-    """Choose up to ``MOST_PROMPTS`` completions that count, spread evenly over a kind."""
+    """Return up to ``MOST_PROMPTS`` completions that do not loop, spread evenly over a kind."""
     chosen = keep(llm, num_tokens, kind)
     every = max(chosen.num_kept // MOST_PROMPTS, 1)
     return chosen._replace(completions=chosen.completions[::every][:MOST_PROMPTS])

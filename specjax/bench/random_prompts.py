@@ -1,4 +1,4 @@
-"""Prompts that nobody chose: pieces of files the bundled models never saw, drawn by a seed."""
+"""Random prompts: pieces of files outside the bundled models' training set, drawn by a seed."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ Encode = Callable[[str], Sequence[int]]  # text to token ids
 
 
 def draw(documents: Sequence[Document], encode: Encode, seed: int = SEED) -> list[dict]:
-    """Draw as many held-out files as prompts are wanted, and a piece of whole lines of each.
+    """Return one random piece of whole lines from each of a random choice of held-out files.
 
     A piece begins at a line drawn at random and has the fewest lines that reach a number of
     tokens drawn from ``LENGTHS``; one that a long line or the end of the file spoils is drawn
@@ -50,5 +50,5 @@ def piece(lines: Sequence[str], encode: Encode, wanted: int) -> str | None:
 
 
 def to_lines(prompts: Sequence[dict]) -> str:
-    """Write prompts as the shipped files hold them."""
+    """Return prompts in the format of the shipped files."""
     return "".join(json.dumps(one) + "\n" for one in prompts)

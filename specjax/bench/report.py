@@ -1,4 +1,4 @@
-"""A benchmark's rows: numbers with what they are compared with, as JSON and as a table."""
+"""A benchmark's rows: measured values with peers, ratios and goals, as JSON and as a table."""
 
 import os
 import platform
@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from specjax.files import write_json
+from specjax.host.files import write_json
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One number. ``ratio`` = value / peer; ``goal`` bounds ``ratio``, or ``value`` alone."""
+    """One measured value; ``goal`` bounds ``ratio`` = value / peer, or ``value`` without a peer."""
 
     name: str
     value: int | float
@@ -38,7 +38,7 @@ def compare(
     at_most: int | float | None = None,
     at_least: int | float | None = None,
 ) -> Row:
-    """Make a row of a number and its peer, with a goal for their ratio if there is one."""
+    """Return the row that compares a value with a peer's, with a goal for their ratio if given."""
     ratio, goal, met = value / peer, None, None
     if at_most is not None:
         goal, met = f"<= {at_most:g}", ratio <= at_most
@@ -57,7 +57,7 @@ def compare(
 
 
 def machine_row() -> Row:
-    """Say what the numbers were measured on."""
+    """Return the row that describes the machine."""
     names = ("jax", "jaxlib", "numpy")
     versions = ", ".join(f"{name} {version(name)}" for name in names)
     where = f"{platform.platform()}, python {platform.python_version()}, {versions}"
@@ -65,7 +65,7 @@ def machine_row() -> Row:
 
 
 def num_cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of CPU cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -75,19 +75,20 @@ MOST_LOAD = 0.25  # cores that others may keep busy while goals are judged
 
 
 def busy() -> float:
-    """Return how many cores were busy over the last minute; 0 where nobody knows."""
+    """Return the load average of the last minute, in cores; 0 where it is not available."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 
 
 def write_rows(rows: Sequence[Row], file: Path) -> None:
-    """Write the rows as a JSON list of objects."""
+    """Write the rows to a file as a JSON list of objects."""
     write_json(file, [asdict(row) for row in rows], indent=1)
 
 
 def print_rows(rows: Sequence[Row], console: Console, *, judged: bool = True) -> None:
-    """Print a table on a terminal, plain lines elsewhere; rows that are their own peer not.
+    """Print the rows, as a table on a terminal and as plain lines elsewhere.
 
-    ``judged`` False leaves out whether goals were met.
+    The row of a peer itself (``name`` equal to ``against``) is left out. ``judged`` False omits
+    whether goals were met.
     """
     table = Table("name", "value", "peer", "ratio", "goal")
     for row in rows:
@@ -110,5 +111,5 @@ def print_rows(rows: Sequence[Row], console: Console, *, judged: bool = True) ->
 
 
 def number(value: int | float) -> str:
-    """Write a number as it reads best."""
+    """Return a number as text, with digits that suit its magnitude."""
     return f"{value:,.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:.4g}"

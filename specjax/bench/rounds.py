@@ -1,4 +1,4 @@
-"""Count rounds: metrics, which are vLLM's, leave those out that drafted nothing."""
+"""Count rounds, including those without a draft, which vLLM's metrics leave out."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from specjax.engine.outputs import RequestOutput
 
 
 def num_rounds(output: RequestOutput) -> int:
-    """Return how many rounds made a request's samples: each drafted, or brought one token.
+    """Return the number of rounds behind a request's samples, with or without a draft.
 
     The first token of a sample is the prefill's.
     """

@@ -10,8 +10,8 @@ import ml_dtypes
 import numpy as np
 
 from specjax.bundled import resolve
-from specjax.config import ModelConfig
-from specjax.files import write_atomically, write_json
+from specjax.host.files import write_atomically, write_json
+from specjax.models.config import ModelConfig
 from specjax.weights.save import hf_config
 
 PIECE = 2**22  # numbers drawn at a time

@@ -1,4 +1,4 @@
-"""``specjax bench start``: from the start of a process to its first token."""
+"""``specjax bench start``: time from the start of a process to its first token."""
 
 import subprocess
 import sys
@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from specjax.bench.plan import interleave
 from specjax.bench.report import Row, machine_row, print_rows, write_rows
+from specjax.measure.turns import median_in_turns
 
 GOAL = 4.0  # seconds
 CONFIGS = {
@@ -21,15 +21,15 @@ CONFIGS = {
 def bench_start(
     json_file: Path | None, *, reps: int = 5, console: Console | None = None
 ) -> list[Row]:
-    """Time ``specjax generate --stream`` of the bundled model until it has written something.
+    """Return rows of the time until ``specjax generate --stream`` prints its first token.
 
-    Its compiled programs are in the cache: a first run, not counted, puts them there.
+    A first, uncounted run fills the cache of compiled programs.
     """
     console = console or Console(highlight=False)
     calls = [lambda config=config: first_token(config) for config in CONFIGS.values()]
-    interleave(calls, 1)
+    medians = median_in_turns(calls, reps, warm_up=1)
     rows = [machine_row()]
-    for method, seconds in zip(CONFIGS, interleave(calls, reps), strict=True):
+    for method, seconds in zip(CONFIGS, medians, strict=True):
         rows.append(
             Row(
                 name=f"process start to first token, {method}",
@@ -46,16 +46,16 @@ def bench_start(
 
 
 def first_token(config: str | None) -> float:
-    """Return the seconds until the first byte on stdout; the process may then finish."""
+    """Return the seconds from process start to the first byte on stdout."""
     command = [sys.executable, "-m", "specjax", "generate", "--stream", "--max-tokens", "8"]
     command += ["--prompt", "def add(a, b):"]
     command += [] if config is None else ["--speculative-config", config]
     start = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
-        said = process.stdout.read(1)
+        first = process.stdout.read(1)
         seconds = time.perf_counter() - start
         process.stdout.read()
-    if not said or process.returncode:
+    if not first or process.returncode:
         raise RuntimeError(f"{' '.join(command)} failed with code {process.returncode}")
     return seconds

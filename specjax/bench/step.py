@@ -1,8 +1,8 @@
-"""``specjax bench step``: what a round costs.
+"""``specjax bench step``: the cost of a round.
 
 T(n) is one jitted, donated ``decode.step`` that verifies n tokens per row: a drafter that
-proposes a fixed chain of n - 1 tokens costs nothing and shows the target's part alone.
-Weights' values do not matter to the time: where no model is named they are random.
+proposes a fixed chain of n - 1 tokens costs nothing, so the time is the target's alone. Times do
+not depend on the values of the weights, which are random unless a model is named.
 """
 
 import functools
@@ -17,15 +17,17 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
-from specjax import decode
-from specjax.bench.load import peak_rows
-from specjax.bench.plan import Setting, interleave
+from specjax.bench.load_memory import peak_rows
+from specjax.bench.plan import Setting
 from specjax.bench.report import MOST_LOAD, Row, busy, compare, machine_row, print_rows, write_rows
 from specjax.bundled import resolve
+from specjax.core import cache as kv
+from specjax.core import decode
+from specjax.core.sampling import row_key
+from specjax.core.types import RUNNING, Drafter, Engine, Params, PyTree, Sampling, State, Text
 from specjax.drafters.none import chain
+from specjax.measure.turns import median_in_turns
 from specjax.models.build import build_target, init_params
-from specjax.sampling import Sampling, row_key
-from specjax.types import RUNNING, Drafter, Engine, Params, PyTree, State, Text
 from specjax.verify.walk import walk
 from specjax.weights.hf_config import read_config
 from specjax.weights.load import load_params
@@ -44,13 +46,13 @@ def bench_step(
     reps: int = 15,
     console: Console | None = None,
 ) -> list[Row]:
-    """Measure everything, print it, and write it to ``json_file``. Goals are never failures.
+    """Return, print and write the rows of the benchmark. A missed goal is not a failure.
 
     ``model`` is a checkpoint folder or "bundled"; None takes 88M random parameters.
     """
     setting, console = setting or Setting(), console or Console(highlight=False)
 
-    def say(line: str) -> None:
+    def echo(line: str) -> None:
         console.print(line, soft_wrap=True, markup=False)
 
     if model is None:
@@ -61,7 +63,7 @@ def bench_step(
         setting = setting._replace(config=config, goal=1.3)
     size = sum(leaf.size for leaf in jax.tree.leaves(weights)) / 1e6
     layers = size - setting.config.vocab_size * setting.config.hidden_size / 1e6
-    say(
+    echo(
         f"{model or 'random weights'}: {size:.0f}M parameters ({layers:.0f}M in the layers), "
         f"{setting.config.dtype}; "
         f"medians of {reps} interleaved runs"
@@ -70,23 +72,23 @@ def bench_step(
     load = busy()
     trusted = load <= MOST_LOAD
     if not trusted:
-        say(f"other processes keep {load:.1f} cores busy: no goal is judged on these numbers")
-    say("timing T(n), one round over n tokens per row ...")
+        echo(f"other processes keep {load:.1f} cores busy: no goal is judged on these numbers")
+    echo("timing T(n), one round over n tokens per row ...")
     rows += time_rows(setting, weights, reps)
-    say("checking what a round writes ...")
+    echo("checking what a round writes ...")
     rows += cache_rows(setting, weights, reps)
-    say("loading a checkpoint in a process of its own ...")
-    rows += peak_rows(setting.config, weights, say)
+    echo("loading a checkpoint in a process of its own ...")
+    rows += peak_rows(setting.config, weights, echo)
     print_rows(rows, console, judged=trusted)
     if json_file is not None:
         write_rows(rows, json_file)
-        say(f"wrote {json_file}")
+        echo(f"wrote {json_file}")
     return rows
 
 
 @functools.cache
 def fixed_chain(depth: int) -> Drafter:
-    """Build a drafter that proposes token 0, ``depth`` times."""
+    """Return a drafter that always proposes ``depth`` times token 0."""
 
     def propose(params, state, text, sampling, keys, window):
         tokens = jnp.zeros((text.tokens.shape[0], depth), jnp.int32)
@@ -107,7 +109,7 @@ def engine(setting: Setting, nodes: int) -> Engine:
 
 
 def make_state(setting: Setting, params: Params, batch_size: int, capacity: int) -> State:
-    """Lay out running rows of ``context`` tokens; the same state serves every n."""
+    """Return a state of running rows with ``context`` tokens; it fits every n."""
     vocab_size = setting.config.vocab_size
     tokens = np.random.default_rng(0).integers(0, vocab_size, (batch_size, capacity))
     lengths = jnp.full(batch_size, setting.context, jnp.int32)
@@ -124,7 +126,7 @@ def make_state(setting: Setting, params: Params, batch_size: int, capacity: int)
 
 
 def rewind(setting: Setting, state: State) -> State:
-    """Go back to ``context`` tokens: rollback is ``lengths``."""
+    """Return the state rolled back to ``context`` tokens."""
     batch_size = state.text.lengths.shape[0]
     lengths = jnp.full(batch_size, setting.context, jnp.int32)
     running = jnp.full(batch_size, RUNNING, jnp.int32)
@@ -134,14 +136,14 @@ def rewind(setting: Setting, state: State) -> State:
 
 
 class Stepper:
-    """A state that is stepped in place, by engines of any number of nodes."""
+    """A state that is advanced in place, by engines of any number of nodes."""
 
     def __init__(self, setting: Setting, params: Params, batch_size: int, capacity: int):
         self._setting, self._params = setting, params
         self.state = make_state(setting, params, batch_size, capacity)
 
     def seconds(self, nodes: int) -> float:
-        """Time one round over ``nodes`` tokens per row."""
+        """Return the seconds of one round over ``nodes`` tokens per row."""
         state, one = rewind(self._setting, self.state), engine(self._setting, nodes)
         start = time.perf_counter()
         self.state, info = step(one, self._params, state)
@@ -150,13 +152,12 @@ class Stepper:
 
 
 def time_rows(setting: Setting, weights: PyTree, reps: int) -> list[Row]:
-    """Report T(n) / T(1) for every batch size, and each batch's T(1) against batch 1's."""
+    """Return rows of T(n) / T(1) for every batch size, and of each batch's T(1) over batch 1's."""
     rows, alone = [], 0.0
     for batch_size in setting.batches:
         stepper = Stepper(setting, Params(weights, None), batch_size, setting.window)
         calls = [functools.partial(stepper.seconds, nodes) for nodes in setting.nodes]
-        interleave(calls, 2)  # compiles, and warms up
-        seconds = interleave(calls, reps)
+        seconds = median_in_turns(calls, reps, warm_up=2)
         for nodes, one in zip(setting.nodes, seconds, strict=True):
             goal = setting.goal if nodes == 4 and batch_size == 1 else None
             name = f"T({nodes}), batch {batch_size}"
@@ -172,7 +173,7 @@ def time_rows(setting: Setting, weights: PyTree, reps: int) -> list[Row]:
 
 
 def cache_rows(setting: Setting, weights: PyTree, reps: int, nodes: int = 4) -> list[Row]:
-    """Check that a round writes ``nodes`` slots per layer, whatever the cache's capacity.
+    """Return rows that check that a round writes ``nodes`` slots per layer at any capacity.
 
     Copies are sought in the compiled program, written bytes are counted in a cache full of a
     sentinel, and the time and the scratch memory of two capacities are compared.
@@ -184,13 +185,12 @@ def cache_rows(setting: Setting, weights: PyTree, reps: int, nodes: int = 4) -> 
         for size, stepper in steppers.items()
     }
     copies = {
-        size: count_copies(one.as_text() or "", steppers[size].state.cache.keys[0].shape)
+        size: count_copies(one.as_text() or "", kv.slots(steppers[size].state.cache).keys.shape)
         for size, one in compiled.items()
     }
     scratch = {size: scratch_bytes(one) for size, one in compiled.items()}
     calls = [functools.partial(steppers[size].seconds, nodes) for size in (small, large)]
-    interleave(calls, 2)
-    times = dict(zip((small, large), interleave(calls, reps), strict=True))
+    times = dict(zip((small, large), median_in_turns(calls, reps, warm_up=2), strict=True))
     written = {size: count_written(steppers[size], nodes) for size in (small, large)}
     copied = max(copies.values())
     return [
@@ -213,25 +213,22 @@ def cache_rows(setting: Setting, weights: PyTree, reps: int, nodes: int = 4) -> 
 
 
 def count_copies(program: str, shape: Sequence[int]) -> int:
-    """Count the instructions of a compiled program that copy an array of this shape."""
+    """Return the number of instructions of a compiled program that copy an array of this shape."""
     sizes = ",".join(map(str, shape))
     return len(re.findall(rf"= \w+\[{sizes}\]\S* (?:copy|copy-start|transpose)\(", program))
 
 
 def scratch_bytes(compiled: Any) -> int:
-    """Return how much memory a compiled program needs beside its arguments and results."""
+    """Return the bytes of temporary memory that a compiled program needs."""
     return compiled.memory_analysis().temp_size_in_bytes
 
 
 def count_written(stepper: Stepper, nodes: int) -> int:
-    """Run one round on a cache full of a sentinel and count the bytes that changed."""
+    """Return the bytes that one round changes in a cache filled with a sentinel."""
     cache = stepper.state.cache
-
-    def fill(leaves):
-        return tuple(jnp.full_like(leaf, SENTINEL) for leaf in leaves)
-
-    cache = cache._replace(keys=fill(cache.keys), values=fill(cache.values))
+    full = jax.tree.map(lambda leaf: jnp.full_like(leaf, SENTINEL), cache.layers)
+    cache = cache._replace(layers=full)
     stepper.state = stepper.state._replace(cache=cache)
     stepper.seconds(nodes)
-    leaves = (*stepper.state.cache.keys, *stepper.state.cache.values)
+    leaves = jax.tree.leaves(stepper.state.cache.layers)
     return sum(int((leaf != SENTINEL).sum()) * leaf.dtype.itemsize for leaf in leaves)

@@ -1,4 +1,4 @@
-"""``specjax bench theory``: how fast the formulas and the simulations are."""
+"""``specjax bench theory``: the speed of the formulas and the simulations."""
 
 import functools
 import time
@@ -13,19 +13,17 @@ from rich.console import Console
 
 from specjax import theory
 from specjax.bench.plain_chain import addressed, plain_chain, unaddressed
-from specjax.bench.plan import interleave
 from specjax.bench.report import MOST_LOAD, Row, busy, compare, machine_row, print_rows, write_rows
+from specjax.measure.turns import median_in_turns
 from specjax.simulate import chain, correlated_pair, fit_costs, fixed_k, serving
-from specjax.simulate.chain import run
 from specjax.simulate.noise import noise_key
 from specjax.simulate.workload import closed_loop
-from specjax.types import Params
 
 ALPHA, DEPTH, VOCAB = 0.8, 4, 32
 
 
 class Scale(NamedTuple):
-    """How much is measured."""
+    """The sizes of the benchmark."""
 
     surface: tuple[int, int, int] = (256, 64, 16)  # alpha x K x c
     rows: int = 1024
@@ -44,53 +42,53 @@ def bench_theory(
     scale: Scale | None = None,
     console: Console | None = None,
 ) -> list[Row]:
-    """Measure everything, print it, and write it to ``json_file``. Goals are never failures."""
+    """Return, print and write the rows of the benchmark. A missed goal is not a failure."""
     scale, console = scale or Scale(), console or Console(highlight=False)
 
-    def say(line: str) -> None:
+    def echo(line: str) -> None:
         console.print(line, soft_wrap=True, markup=False)
 
     rows = [machine_row()]
     load = busy()
     trusted = load <= MOST_LOAD
     if not trusted:
-        say(f"other processes keep {load:.1f} cores busy: no goal is judged on these numbers")
-    say(f"medians of {reps} runs, compiled beforehand")
-    say("speedup over a grid of alpha, K and c ...")
+        echo(f"other processes keep {load:.1f} cores busy: no goal is judged on these numbers")
+    echo(f"medians of {reps} runs, compiled beforehand")
+    echo("speedup over a grid of alpha, K and c ...")
     rows.append(surface_row(scale, reps))
-    say("chains of a toy target through decode.step ...")
+    echo("chains of a toy target through decode.step ...")
     rows += chain_rows(scale, reps)
-    say("the serving simulator ...")
+    echo("the serving simulator ...")
     rows += serving_rows(scale, reps)
     print_rows(rows, console, judged=trusted)
     if json_file is not None:
         write_rows(rows, json_file)
-        say(f"wrote {json_file}")
+        echo(f"wrote {json_file}")
     return rows
 
 
 def clock(call: Callable[[], object]) -> float:
-    """Return the seconds a call takes, its results ready."""
+    """Return the seconds until a call's results are ready."""
     start = time.perf_counter()
     jax.block_until_ready(call())
     return time.perf_counter() - start
 
 
 def surface_row(scale: Scale, reps: int) -> Row:
-    """Time one jitted evaluation of the speedup over the whole grid."""
+    """Return the row of one jitted evaluation of the speedup over the whole grid."""
     alphas, depths, costs = scale.surface
     alpha = jnp.linspace(0, 1, alphas)[:, None, None]
     K = jnp.arange(depths)[None, :, None]
     c = jnp.linspace(0, 1, costs)[None, None]
     jitted = jax.jit(theory.speedup)
     jax.block_until_ready(jitted(alpha, K, c))
-    (seconds,) = interleave([lambda: clock(lambda: jitted(alpha, K, c))], reps)
+    (seconds,) = median_in_turns([lambda: clock(lambda: jitted(alpha, K, c))], reps)
     name = f"speedup surface, {alphas} alpha x {depths} K x {costs} c"
     return at_most(name, 1e3 * seconds, "ms", 50)
 
 
 def chain_rows(scale: Scale, reps: int) -> list[Row]:
-    """Time ``chain`` and two plain Python loops on the same pair of models."""
+    """Return rows of ``chain`` and two plain Python loops on the same pair of models."""
     pair = correlated_pair(ALPHA, VOCAB)
     target, draft = (np.asarray(table, np.float64).tolist() for table in pair)
     words = jax.random.key_data(jax.random.split(noise_key(0), 1)[0]).tolist()
@@ -109,7 +107,7 @@ def chain_rows(scale: Scale, reps: int) -> list[Row]:
         functools.partial(plain, addressed(tuple(words))),
         functools.partial(plain, unaddressed(0)),
     ]
-    seconds = interleave([functools.partial(clock, call) for call in calls], reps)
+    seconds = median_in_turns([functools.partial(clock, call) for call in calls], reps)
     speed = tokens / seconds[0]
     same, own = lengths[0] / seconds[1], np.mean(lengths[1::2]) / seconds[2]
     name = f"chain, V = {VOCAB}, K = {DEPTH}, alpha = {ALPHA}"
@@ -136,7 +134,7 @@ def chain_rows(scale: Scale, reps: int) -> list[Row]:
 
 
 def serving_rows(scale: Scale, reps: int) -> list[Row]:
-    """Time the simulator against the time it simulates, once and for many seeds."""
+    """Return rows of the simulator's time over simulated time, for one and for many seeds."""
     costs, _ = fit_costs()
     workload = closed_loop(scale.clients, scale.requests, 200, scale.output, 0.6, output_cv=0.5)
     policy = fixed_k(3, scale.clients)
@@ -145,7 +143,7 @@ def serving_rows(scale: Scale, reps: int) -> list[Row]:
         return serving(workload, costs, policy, scale.clients, num_seeds=num_seeds)
 
     one = served(None)
-    (seconds,) = interleave([lambda: clock(lambda: served(None))], reps)
+    (seconds,) = median_in_turns([lambda: clock(lambda: served(None))], reps)
     served(scale.seeds)
     start = time.perf_counter()
     many = served(scale.seeds)
@@ -172,26 +170,10 @@ def serving_rows(scale: Scale, reps: int) -> list[Row]:
 
 
 def at_most(name: str, value: int | float, unit: str, goal: int | float) -> Row:
-    """Make a row whose goal bounds its own value from above."""
+    """Return a row whose goal bounds its own value from above."""
     return Row(name=name, value=value, unit=unit, goal=f"<= {goal:g} {unit}", met=value <= goal)
 
 
 def at_least(name: str, value: int | float, unit: str, goal: int | float) -> Row:
-    """Make a row whose goal bounds its own value from below."""
+    """Return a row whose goal bounds its own value from below."""
     return Row(name=name, value=value, unit=unit, goal=f">= {goal:g} {unit}", met=value >= goal)
-
-
-def text_of_row(pair, temperature: float, depth: int, num_rounds: int, seed: int = 0) -> list[int]:
-    """Return the text ``chain`` writes in its first row: what ``plain_chain`` must write."""
-    keys = jax.random.split(noise_key(seed), 1)
-    one = jnp.ones(1, jnp.int32)
-    state, _ = run(
-        Params(*pair),
-        keys,
-        one * jnp.float32(temperature),
-        one * depth,
-        depth,
-        num_rounds,
-        "probabilistic",
-    )
-    return state.text.tokens[0, : int(state.text.lengths[0])].tolist()

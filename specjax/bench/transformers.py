@@ -1,8 +1,8 @@
-"""Greedy completions by transformers' ``generate``, in a process of its own.
+"""Greedy completions by transformers' ``generate``, in a separate process.
 
-Told when to run, so that its threads and XLA's do not meet. Its threads wait for each other,
-so other work on the machine hurts it more than us: on two busy cores two threads gave 1.7
-tokens/s where one gave 15. Trust a comparison only on an idle machine.
+It runs only during its turns, so that its threads and XLA's do not compete. Its threads synchronise
+often, so other load on the machine slows it down more than specjax: on two busy cores two threads
+gave 1.7 tokens/s where one gave 15. Compare on an idle machine only.
 """
 
 import sys
@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from specjax.bench.arms import Complete
 from specjax.bench.ours import TIMEOUT, asker
-from specjax.bench.turns import Complete
-from specjax.worker import Worker
+from specjax.host.worker import Worker
 
 # Reads the job from its first line; then completes the prompts of every line, one by one. Weights
 # are loaded as transformers does by default, in the checkpoint's own dtype. An assistant drafts
@@ -67,7 +67,7 @@ def open_transformers(
     depth: int = 0,
     options: Mapping[str, Any] | None = None,
 ) -> Iterator[tuple[str, Complete]]:
-    """Load a Hugging Face folder; yield transformers' version and ``complete``.
+    """Yield transformers' version and ``complete`` for a Hugging Face folder.
 
     Prompts of token ids are completed one by one. ``assistant`` is a folder whose model drafts
     ``depth`` tokens per round; ``options`` are further arguments of ``generate``; ``threads`` is

@@ -1,9 +1,9 @@
 """``specjax bench trees``: a drafter's chain against its trees, at equal verified tokens.
 
-On one half of the prompts a wide tree measures how often the child of each rank is the right
-one, by level; ``theory.tree_optimal`` makes the best fixed tree of it. Chain, that tree and the
-likeliest nodes of each round are judged on the other half. Tokens per round do not depend on the
-machine; whether a tree is also faster does: ``specjax bench costs`` times its rounds.
+On one half of the prompts a wide tree measures the acceptance rate of the child of each rank, by
+level, from which ``theory.tree_optimal`` makes the best fixed tree. The chain, that tree and a
+dynamic tree of each round's likeliest nodes are compared on the other half. Tokens per round do not
+depend on the machine; whether a tree is also faster does: ``specjax bench costs`` times its rounds.
 """
 
 import itertools
@@ -23,10 +23,10 @@ from specjax.bundled import prompts
 from specjax.drafters.tree import Path as NodePath
 from specjax.drafters.tree import Tree, fixed, from_parents
 from specjax.engine.llm import LLM
+from specjax.engine.options.sampling_params import SamplingParams
+from specjax.engine.options.speculative import SpeculativeConfig
+from specjax.engine.options.trees import SIZES, to_text
 from specjax.engine.outputs import RequestOutput
-from specjax.engine.params import SamplingParams
-from specjax.engine.speculative import SpeculativeConfig
-from specjax.engine.tree_options import SIZES, to_text
 
 WIDE = 6, 3, 2  # children by level of the tree that measures
 
@@ -41,10 +41,10 @@ def bench_trees(
     num_prompts: int | None = None,
     console: Console | None = None,
 ) -> list[Row]:
-    """Measure tokens per round of three drafts of ``num_nodes`` tokens; print, return, write.
+    """Return, print and write the tokens per round of three drafts of ``num_nodes`` tokens.
 
-    ``speculative_config`` says who drafts; what it says of K or a tree is replaced.
-    Raises ValueError for a bad model or config, or one that drafts no trees.
+    ``speculative_config`` chooses the drafter; its K and its tree are replaced. Raises ValueError
+    for a bad model or config, or for a method that drafts no trees.
     """
     console = console or Console(highlight=False)
     replaced = ("num_speculative_tokens", "speculative_token_tree", "tree")
@@ -61,9 +61,9 @@ def bench_trees(
     SpeculativeConfig.from_dict({**drafter, **config})
     rates = acceptance_by_rank(measuring, complete(config, texts[::2]))
     for level, row in enumerate(rates, start=1):
-        said = " ".join(f"{rate:.3f}" for rate in row if rate > 0)
+        listed = " ".join(f"{rate:.3f}" for rate in row if rate > 0)
         console.print(
-            f"level {level}: children of rank 0, 1, ... are right in {said}", soft_wrap=True
+            f"level {level}: children of rank 0, 1, ... are right in {listed}", soft_wrap=True
         )
     best = from_parents(theory.tree_optimal(rates, num_nodes + 1).parents.tolist())
     top_k = max(best.top_k, 2)
@@ -89,7 +89,7 @@ def bench_trees(
 
 
 def every_path(children: Sequence[int]) -> list[NodePath]:
-    """List all nodes of a tree with so many children at each level."""
+    """Return all nodes of a tree with the given number of children at each level."""
     levels = [range(number) for number in children]
     return [
         path for depth in range(1, len(levels) + 1) for path in itertools.product(*levels[:depth])
@@ -99,7 +99,7 @@ def every_path(children: Sequence[int]) -> list[NodePath]:
 def acceptance_by_rank(
     tree: Tree, outputs: Sequence[RequestOutput]
 ) -> Float[np.ndarray, "depth top_k"]:
-    """Say how often the child of each rank was what the text went on with, if one got so far.
+    """Return the conditional acceptance rate of the child of each rank, [depth, top_k].
 
     ``outputs`` were drafted by the fixed ``tree``. 0 for a level that no round reached.
     """
@@ -113,12 +113,12 @@ def acceptance_by_rank(
                 path: NodePath = ()
                 for level, token in enumerate(text[committed : committed + tree.depth]):
                     children = [(*path, rank) for rank in range(tree.top_k)]
-                    said = {draft[number[child]]: child for child in children if child in number}
-                    if not said:
+                    seen = {draft[number[child]]: child for child in children if child in number}
+                    if not seen:
                         break
                     reached[level] += 1
-                    if token not in said:
+                    if token not in seen:
                         break
-                    path = said[token]
+                    path = seen[token]
                     right[level, path[-1]] += 1
     return right / np.maximum(reached, 1)[:, None]

@@ -1,25 +1,25 @@
-"""``specjax bench verify``: what a verdict costs, noise given.
+"""``specjax bench verify``: the cost of a verdict, with noise given.
 
-Every rule's whole ``verify``, from logits to the verdict, against one sample per node by the
-Gumbel trick as anyone would write it; with top-p, against softmax and argmax. All arguments
-are traced: a temperature known to the compiler would spare half of the work.
+Every rule's whole ``verify``, from logits to the verdict, against a plain Gumbel-max sample per
+node; with top-p, against softmax and argmax. All arguments are traced: a temperature known to the
+compiler would save half of the work.
 """
 
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from rich.console import Console
 
-from specjax import sampling as s
-from specjax.bench.plan import interleave
 from specjax.bench.report import MOST_LOAD, Row, busy, compare, machine_row, print_rows, write_rows
-from specjax.topology import chain_parents
-from specjax.types import RUNNING, Draft, Rule, Text
+from specjax.core import sampling as s
+from specjax.core.topology import chain_parents
+from specjax.core.types import RUNNING, Draft, Rule, Sampling, Text
+from specjax.measure.turns import median_in_turns
 from specjax.verify.block import block
 from specjax.verify.entropy import entropy
 from specjax.verify.noise import Noise
@@ -35,14 +35,14 @@ VERIFY_GOAL, TOP_P_GOAL = 1.5, 5.0
 
 
 class Arguments(NamedTuple):
-    """What verify reads, at one shape."""
+    """The arguments of verify, at one shape."""
 
     noise: Noise
     gumbel: jax.Array  # [B, N, V]
     draft: Draft
     logits: jax.Array  # [B, N, V]
     text: Text
-    sampling: s.Sampling
+    sampling: Sampling
 
 
 def bench_verify(
@@ -52,7 +52,7 @@ def bench_verify(
     reps: int = 15,
     console: Console | None = None,
 ) -> list[Row]:
-    """Measure, print, and write rows to ``json_file``. Goals are never failures."""
+    """Return, print and write the rows of the benchmark. A missed goal is not a failure."""
     console = console or Console(highlight=False)
     rows, load = [machine_row()], busy()
     if load > MOST_LOAD:
@@ -70,7 +70,7 @@ def bench_verify(
 
 
 def time_rows(batch_size: int, depth: int, vocab_size: int, reps: int) -> list[Row]:
-    """Time everything at one shape, in turns."""
+    """Return rows of every rule and its parts at one shape, timed in turns."""
     given = make_arguments(batch_size, depth, vocab_size)
     truncated = given.sampling._replace(top_p=jnp.full(batch_size, 0.9))
     rules = {
@@ -89,8 +89,8 @@ def time_rows(batch_size: int, depth: int, vocab_size: int, reps: int) -> list[R
         "argmax(softmax(logits))": timed(lambda x: jax.nn.softmax(x).argmax(-1), given.logits),
     }
     parts = {
-        "likeliest(logits)": timed(s.likeliest, given.logits),
-        "law(logits)": timed(s.law, given.logits, given.sampling),
+        "argmax(logits)": timed(s.argmax, given.logits),
+        "compute_probs(logits)": timed(s.compute_probs, given.logits, given.sampling),
         "truncate(logits), top-p": timed(s.truncate, given.logits, truncated),
     }
     whole = {name: whole_verify(rule, depth, given) for name, rule in rules.items()}
@@ -99,8 +99,8 @@ def time_rows(batch_size: int, depth: int, vocab_size: int, reps: int) -> list[R
         for name in ("walk", "rejection")
     }
     calls = {**peers, **parts, **whole, **with_top_p}
-    interleave(list(calls.values()), 2)  # compiles, and warms up
-    took = dict(zip(calls, interleave(list(calls.values()), reps), strict=True))
+    medians = median_in_turns(list(calls.values()), reps, warm_up=2)
+    took = dict(zip(calls, medians, strict=True))
     shape = f"({batch_size}, {depth}, {vocab_size})"
     sample, soft = peers
 
@@ -116,7 +116,7 @@ def time_rows(batch_size: int, depth: int, vocab_size: int, reps: int) -> list[R
 
 
 def make_arguments(batch_size: int, depth: int, vocab_size: int) -> Arguments:
-    """Draw logits, a chain from a law of its own, and noise."""
+    """Return random logits, a chain from another random distribution, and noise."""
     shape, nodes = (batch_size, depth + 1, vocab_size), depth + 1
     keys = jax.random.split(jax.random.key(0), 6)
     drafted = 3 * jax.random.normal(keys[0], shape)
@@ -129,12 +129,12 @@ def make_arguments(batch_size: int, depth: int, vocab_size: int) -> Arguments:
         Draft(tokens, parents, every, jax.nn.softmax(drafted)),
         3 * jax.random.normal(keys[5], shape),
         Text(jnp.zeros((batch_size, CONTEXT), jnp.int32), one, one, one * CONTEXT, one * RUNNING),
-        s.Sampling(jnp.full(batch_size, 0.8), one * depth, vocab_size * one[:, None]),
+        Sampling(jnp.full(batch_size, 0.8), one * depth, vocab_size * one[:, None]),
     )
 
 
 def whole_verify(rule: Rule, depth: int, given: Arguments) -> Callable[[], float]:
-    """Time a rule from logits to verdict. A rule that walks gets a draft without a law."""
+    """Return a timer of a rule from logits to verdict; ``walk`` gets drafts without ``probs``."""
     noise, draft = (given.noise, given.draft)
     if rule is walk:
         noise, draft = given.gumbel, draft._replace(probs=None)
@@ -142,8 +142,8 @@ def whole_verify(rule: Rule, depth: int, given: Arguments) -> Callable[[], float
     return timed(verify, noise, draft, given.logits, given.text, given.sampling)
 
 
-def timed(function: Callable, *args) -> Callable[[], float]:
-    """Return a call that runs the compiled function once and says how long it took."""
+def timed(function: Callable[..., Any], *args: Any) -> Callable[[], float]:
+    """Return a call that runs the compiled function once and returns its seconds."""
     compiled = jax.jit(function)
 
     def call() -> float:

@@ -3,26 +3,35 @@
 import json
 from pathlib import Path
 
-from specjax.config import HEAD_METHODS
+from specjax.models.config import HEAD_METHODS
 
 HERE = Path(__file__).parent
-HEADS = tuple(name for name in HEAD_METHODS if (HERE / name).is_dir())  # those that ship
+HEADS = tuple(name for name in HEAD_METHODS if (HERE / name).is_dir())  # those included
 BUNDLED = {
     "bundled": HERE / "target",
     "bundled:draft": HERE / "draft",
     **{f"bundled:{name}": HERE / name for name in HEADS},
 }
 
-PROMPTS = {  # written and chosen for this project; drawn from the standard library
+PROMPTS = {  # written for this project and selected; sampled from the standard library
     "shipped": HERE / "prompts.jsonl",
     "random": HERE / "prompts_random.jsonl",
 }
 
+SERVER_LOG = HERE / "vllm_server.log"  # of vLLM 0.32.0 with the bundled models, recorded here
+
 
 def resolve(model: str | Path) -> Path:
-    """Return the folder of a checkpoint: a path, or a name in ``BUNDLED``.
+    """Return the folder of a checkpoint.
 
-    Raises ValueError for a name that is no folder: specjax never downloads.
+    Args:
+        model: a path, or a name such as "bundled" or "bundled:eagle3".
+
+    Raises:
+        ValueError: it is no folder. specjax never downloads.
+
+    >>> resolve("bundled:draft").name
+    'draft'
     """
     if str(model) in BUNDLED:
         return BUNDLED[str(model)]
@@ -36,6 +45,12 @@ def resolve(model: str | Path) -> Path:
 
 
 def prompts(kind: str = "shipped") -> list[dict]:
-    """Return prompts of a kind of ``PROMPTS``: ``{"id", "category", "turns": [...]}``."""
+    """Return the bundled prompts of a kind, "shipped" or "random".
+
+    Each is a dictionary with "id", "category" and "turns", a list of strings.
+
+    >>> prompts()[0].keys()
+    dict_keys(['id', 'category', 'turns'])
+    """
     lines = PROMPTS[kind].read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]

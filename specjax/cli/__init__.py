@@ -1,27 +1,33 @@
-"""The command line. Importing it makes Ctrl-C quiet, while the rest is still being imported."""
+"""The command line: ``specjax`` and its commands.
+
+Importing this package first makes Ctrl-C print one line, even while the rest is being imported.
+"""
 
 import contextlib
 import os
 import sys
+from types import TracebackType
 from typing import NoReturn
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells say it
+INTERRUPTED = 130  # 128 + SIGINT, the exit code in shells
 
 
 def leave(code: int) -> NoReturn:
-    """End the process now, without taking the interpreter down.
+    """End the process by ``os._exit``, without finalizing the interpreter.
 
-    JAX's threads may still be at work on a dispatch that Ctrl-C abandoned; tearing the
-    interpreter down under them can crash.
+    JAX's threads may still run a program that Ctrl-C interrupted; finalizing the interpreter
+    under them can crash.
     """
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # a reader that left, a closed stream
+        with contextlib.suppress(OSError, ValueError):  # a broken pipe, a closed stream
             stream.flush()
     os._exit(code)
 
 
-def excepthook(kind, error, traceback) -> None:
-    """Say what Ctrl-C did in a line; leave everything else to Python."""
+def excepthook(
+    kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+) -> None:
+    """Print one line for Ctrl-C and exit; pass every other exception to Python's hook."""
     if issubclass(kind, KeyboardInterrupt):
         print("interrupted", file=sys.stderr)
         leave(INTERRUPTED)

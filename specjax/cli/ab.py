@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specjax.cli.errors import plainly
-from specjax.markdown import around_section, picture, replace_section
+from specjax.host.markdown import around_section, picture, replace_section
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from specjax.ab import arms as arming
+    from specjax.ab import run as running
     from specjax.ab.records import Log
     from specjax.ab.report import Findings
 
@@ -85,17 +89,17 @@ def run(
     try:
         from specjax.ab import arms as arming
         from specjax.ab import run as running
+        from specjax.ab.divergence import explain_differences
         from specjax.ab.start import open_arms
-        from specjax.ab.triage import explain_differences
     except ModuleNotFoundError as error:
         known = error.name in ("aiohttp", "httpx", "prometheus_client")
         raise ImportError(MISSING if known else str(error)) from None
     from specjax.ab.questions import read_dataset
     from specjax.ab.records import read_log, start_log
     from specjax.bundled import resolve
-    from specjax.compile_cache import enable_compile_cache
-    from specjax.engine.tokenizer import load_tokenizer
-    from specjax.files import parse_json_object
+    from specjax.engine.text.tokenizer import load_tokenizer
+    from specjax.host.compile_cache import enable_compile_cache
+    from specjax.host.files import parse_json_object
 
     specs = [arming.parse_arm(one) for one in arm]
     specs = [one._replace(config=named(arm_config).get(one.label, one.config)) for one in specs]
@@ -138,7 +142,7 @@ def run(
         api_key=api_key,
         concurrency=max(*plan.levels(), plan.most, 1) if not rate else 32,
         max_model_len=max_model_len,
-        tell=progress,
+        show_progress=progress,
     )
     with opened as arms:
         setting = running.Setting(arms, datasets, ask, counts)
@@ -153,12 +157,12 @@ def run(
 
 
 def progress(line: str) -> None:
-    """Say what is under way, on stderr."""
+    """Print a line on stderr."""
     typer.echo(line, err=True)
 
 
-def warn(specs, plan) -> None:
-    """Say what would make the comparison worth less."""
+def warn(specs: "Sequence[arming.Spec]", plan: "running.Plan") -> None:
+    """Warn of settings that distort the comparison."""
     methods = {one.label: (one.config or {}).get("method") for one in specs}
     if plan.rounds > 1 and "suffix" in methods.values():
         typer.echo(
@@ -244,7 +248,7 @@ def plan(
 
 
 def report(log: "Log", out: Path | None) -> "Findings":
-    """Print the table and what it means; write the reports; return what they are made of."""
+    """Print a log's results, write the reports to ``out``, and return the results."""
     from rich.console import Console
 
     from specjax.ab.report import find, sentences, table, write_reports
@@ -261,7 +265,7 @@ def report(log: "Log", out: Path | None) -> "Findings":
 
 
 def pairs(given: list[str] | None, example: str) -> list[tuple[str, str]]:
-    """Split NAME=VALUE options. Raises ValueError, with an example, for another form."""
+    """Return (name, value) of NAME=VALUE options. Raises ValueError, with an example, else."""
     found = []
     for one in given or []:
         name, equals, value = one.partition("=")
@@ -272,7 +276,7 @@ def pairs(given: list[str] | None, example: str) -> list[tuple[str, str]]:
 
 
 def named(given: list[str] | None) -> dict[str, dict]:
-    """Read --arm-config."""
+    """Return the configs of --arm-config by label. Raises ValueError for another form."""
     example = '--arm-config ngram=\'{"method": "ngram"}\''
     try:
         return {name: json.loads(value) for name, value in pairs(given, example)}
@@ -281,7 +285,7 @@ def named(given: list[str] | None) -> dict[str, dict]:
 
 
 def seconds(text: str, name: str) -> float:
-    """Read a time such as 50ms or 2s. Raises ValueError for another form."""
+    """Return the seconds of a time such as 50ms or 2s. Raises ValueError for another form."""
     found = TIME.match(text)
     if found is None:
         raise ValueError(f"--slo {name}={text}: a time is written 50ms or 2s")

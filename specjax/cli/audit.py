@@ -1,4 +1,4 @@
-"""``specjax audit``: what law rules, engines and servers really have."""
+"""``specjax audit``: compare the output distributions of rules, engines and servers."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -6,26 +6,33 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specjax.cli.audit_engines import engines
+from specjax.cli.audit_joint import joint
 from specjax.cli.audit_server import server
+from specjax.cli.audit_zoo import cuts, zoo
 from specjax.cli.errors import plainly
-from specjax.files import write_json
-from specjax.markdown import around_section, picture, replace_section, table
+from specjax.host.files import write_json
+from specjax.host.markdown import around_section, picture, replace_section, table
 
 if TYPE_CHECKING:
     from specjax.audit.rules import Audit
 
 SECTION = "rules"  # of a README
 HEADINGS = ("rule", "promise", "TV, mean", "TV, worst", "tokens per round")
-audit = typer.Typer(help="Which law rules, engines and servers have.", no_args_is_help=True)
+audit = typer.Typer(
+    help="Rules, drafters, engines, servers: is the distribution right?", no_args_is_help=True
+)
 
 
 audit.command()(engines)
+audit.command()(joint)
+audit.command()(zoo)
+audit.command()(cuts)
 audit.command()(server)
 
 
 @audit.callback()
 def every() -> None:
-    """Which law rules, engines and servers have."""
+    """Rules, drafters, engines, servers: is the distribution right?"""
 
 
 @audit.command()
@@ -41,11 +48,13 @@ def rules(
     readme: Annotated[
         Path | None, typer.Option(help="A Markdown file: rewrite its section 'rules'.")
     ] = None,
-    cases: Annotated[int, typer.Option(min=1, help="Random pairs of laws.")] = 110,
+    cases: Annotated[
+        int, typer.Option(min=1, help="Random pairs of target and draft distributions.")
+    ] = 110,
 ) -> None:
-    """Run every shipped rule over every draft and all noise, against random laws."""
+    """Run every shipped rule over every draft and all noise, against random distributions."""
     from specjax.audit.rules import audit_rules
-    from specjax.compile_cache import enable_compile_cache
+    from specjax.host.compile_cache import enable_compile_cache
     from specjax.viz.figure import check_picture, save_figure
 
     if image is not None:
@@ -54,10 +63,10 @@ def rules(
         around_section(readme, SECTION)
     enable_compile_cache()
     found = audit_rules(cases)
-    typer.echo(f"{'rule':36} {'law':9} {'TV':>8} {'worst':>8} {'tokens':>7}   {cases} cases")
+    typer.echo(f"{'rule':36} {'promise':9} {'TV':>8} {'worst':>8} {'tokens':>7}   {cases} cases")
     for row in found.rows:
         typer.echo(
-            f"{row.name:36} {row.law:9} {row.tv:8.1e} {row.worst_tv:8.1e} "
+            f"{row.name:36} {row.promise:9} {row.tv:8.1e} {row.worst_tv:8.1e} "
             f"{row.expected_length:7.4f}{'' if row.kept else '   BROKEN'}"
         )
     typer.echo(f"chains of 3: no exact rule brings more than {found.bound:.4f} tokens per round")
@@ -77,13 +86,20 @@ def rules(
 
 
 def markdown(found: "Audit") -> list[str]:
-    """Write the rows as lines of Markdown."""
+    """Return the rows as lines of Markdown."""
     rows = [
-        (row.name, row.law, f"{row.tv:.1e}", f"{row.worst_tv:.1e}", f"{row.expected_length:.3f}")
+        (
+            row.name,
+            row.promise,
+            f"{row.tv:.1e}",
+            f"{row.worst_tv:.1e}",
+            f"{row.expected_length:.3f}",
+        )
         for row in found.rows
     ]
     measured = (
-        f"{found.rows[0].cases} random pairs of laws; chains of 3 draft tokens, and trees where it "
-        f"says siblings. On these chains no exact rule brings more than {found.bound:.3f} tokens."
+        f"{found.rows[0].cases} random pairs of distributions; chains of 3 draft tokens, "
+        "trees where it says siblings. On these chains no exact rule brings more than "
+        f"{found.bound:.3f} tokens."
     )
     return [*table(HEADINGS, rows), "", measured]

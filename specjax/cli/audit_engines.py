@@ -1,4 +1,4 @@
-"""``specjax audit engines``: replay other engines' samplers, and say what came out."""
+"""``specjax audit engines``: replay other engines' samplers, and print the results."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,17 +17,19 @@ def engines(
         Path | None, typer.Option("--json", help="Write the rows here, as JSON.")
     ] = None,
     batches: Annotated[int, typer.Option(min=1, help="Compared token by token.")] = 1000,
-    draws: Annotated[int, typer.Option(min=1, help="Where a law has to be measured.")] = 400_000,
+    draws: Annotated[
+        int, typer.Option(min=1, help="Where a distribution has to be measured.")
+    ] = 400_000,
 ) -> None:
-    """Replay the samplers of other engines on the same laws and noise.
+    """Replay the samplers of other engines on the same distributions and noise.
 
-    Exit code 1: an installed engine emits other tokens, or has another law.
+    Exit code 1: an installed engine emits other tokens, or has another distribution.
     """
-    from specjax.audit.borrow import NotInstalled
     from specjax.audit.engines import Replayed, audit_engines, findings
-    from specjax.compile_cache import enable_compile_cache
+    from specjax.audit.source_loader import NotInstalled
     from specjax.engine.progress import bar
-    from specjax.files import write_json
+    from specjax.host.compile_cache import enable_compile_cache
+    from specjax.host.files import write_json
     from specjax.oracle.ask import ask
     from specjax.oracle.environment import OracleMissing
 
@@ -38,8 +40,8 @@ def engines(
             raise NotInstalled(str(missing)) from None
 
     enable_compile_cache()
-    with bar("replaying samplers") as tell:
-        rows = audit_engines(ask_vllm, tell, num_batches=batches, num_draws=draws)
+    with bar("replaying samplers") as on_progress:
+        rows = audit_engines(ask_vllm, on_progress, num_batches=batches, num_draws=draws)
     typer.echo(
         f"{'engine':14} {'rule':21} {'version':9} {'cases':>7} {'equal':>7} {'TV 1':>7} "
         f"{'TV all':>7} {'chance':>7}   verdict"

@@ -1,4 +1,4 @@
-"""``specjax audit server``: ask a running server, judge it, and say so."""
+"""``specjax audit server``: compare a running server's distribution with a reference."""
 
 import shlex
 import sys
@@ -28,7 +28,9 @@ def server(
     temperature: Annotated[
         float | None, typer.Option(help="0.7 by default; without a reference 1.")
     ] = None,
-    tokens: Annotated[int, typer.Option(help="First tokens whose joint law is compared.")] = 3,
+    tokens: Annotated[
+        int, typer.Option(help="First tokens whose joint distribution is compared.")
+    ] = 3,
     tv: Annotated[float, typer.Option(help="Total variation to be found ...")] = 0.05,
     power: Annotated[float, typer.Option(help="... with this probability.")] = 0.9,
     alpha: Annotated[float, typer.Option(help="Probability of a false alarm.")] = 0.01,
@@ -44,9 +46,9 @@ def server(
         Path | None, typer.Option("--json", help="Write the verdicts and all draws here.")
     ] = None,
 ) -> None:
-    """Compare a running server's law with what it is without speculation.
+    """Compare the distribution of a running server's texts with the one without speculation.
 
-    Exit code 1: the law differs, or a greedy text differs by more than rounding.
+    Exit code 1: it differs, or a greedy text differs by more than rounding.
     """
     try:
         from specjax.audit.client import Server
@@ -54,7 +56,7 @@ def server(
         raise ImportError(MISSING if error.name == "httpx" else str(error)) from None
     from specjax.audit.server import PROMPTS, Plan, collect, judge
     from specjax.engine.progress import bar
-    from specjax.files import parse_json_object, write_json
+    from specjax.host.files import parse_json_object, write_json
 
     if temperature is None:
         temperature = 0.7 if reference_url else 1.0
@@ -74,8 +76,8 @@ def server(
     common = {"api_key": api_key, "extra": parse_json_object(extra, "--extra"), "timeout": timeout}
     base = Server(base_url, model, **common)
     reference = reference_url and Server(reference_url, reference_model or model, **common)
-    with bar("drawing texts") as tell:
-        collected = collect(base, reference or None, plan, tell)
+    with bar("drawing texts") as on_progress:
+        collected = collect(base, reference or None, plan, on_progress)
     report = judge(collected)
     show(report, plan, alone=reference is None)
     if json_file is not None:
@@ -92,7 +94,7 @@ def server(
 
 
 def show(report: "Report", plan: "Plan", *, alone: bool) -> None:
-    """Print a line per prompt and kind of check, and the verdict in words."""
+    """Print a line per prompt and kind of check, and the verdict."""
     typer.echo(
         f"first {plan.tokens} tokens at temperature {plan.temperature:g}, "
         f"{report.findings[0].draws} draws per prompt and server, against "
@@ -102,16 +104,16 @@ def show(report: "Report", plan: "Plan", *, alone: bool) -> None:
     for found in report.findings:
         typer.echo(
             f"{found.prompt[-30:]!r:.30} {found.cells:5} {found.tv:7.4f} {found.expected_tv:9.4f} "
-            f"{found.adjusted_p:9.2g}   {'DIFFERS' if found.differs else 'same law'}"
+            f"{found.adjusted_p:9.2g}   {'DIFFERS' if found.differs else 'same'}"
         )
     for one in report.greedy:
         typer.echo(f"greedy, {one.equal} of {one.tokens} tokens: {one.verdict}")
     for warning in report.warnings:
         typer.echo(f"warning: {warning}", err=True)
     if any(found.differs for found in report.findings):
-        typer.echo(f"NOT EXACT: the law differs (false alarms: {plan.alpha:.0%})")
+        typer.echo(f"NOT EXACT: the distribution differs (false alarms: {plan.alpha:.0%})")
     else:
         typer.echo(
-            f"no difference in law found; one of TV {plan.tv:g} on merged cells would have been, "
+            f"no difference found; one of TV {plan.tv:g} on merged cells would have been, "
             f"in any one prompt, with probability {plan.power:.0%}"
         )

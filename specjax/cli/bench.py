@@ -1,4 +1,4 @@
-"""``specjax bench``: what there is to measure, and the short ones at once."""
+"""``specjax bench``: a command for each benchmark; without one, a list and the short ones."""
 
 from pathlib import Path
 from typing import Annotated, no_type_check
@@ -7,6 +7,7 @@ import typer
 
 from specjax.cli.errors import plainly
 
+MISSING = "loading servers needs aiohttp: pip install 'specjax[ab]'"
 bench = typer.Typer(help="Measure this machine.", invoke_without_command=True)
 Json = Annotated[Path | None, typer.Option("--json", help="Write the rows here, as JSON.")]
 Reps = Annotated[int, typer.Option(min=1, help="Repetitions; medians are reported.")]
@@ -47,7 +48,7 @@ def step(
 ) -> None:
     """Time one round over 1 to 9 tokens, and check what it writes (one to three minutes)."""
     from specjax.bench.step import bench_step
-    from specjax.compile_cache import enable_compile_cache
+    from specjax.host.compile_cache import enable_compile_cache
 
     enable_compile_cache()
     bench_step(json_file, model=model, reps=reps)
@@ -55,10 +56,27 @@ def step(
 
 @bench.command()
 @plainly
+def accelerator(json_file: Json = None, reps: Reps = 7) -> None:
+    """Time steps of Qwen3-8B's shape on a GPU or TPU, and their share of its memory bandwidth."""
+    import jax
+
+    from specjax.bench.accelerator import bench_accelerator
+    from specjax.host.compile_cache import enable_compile_cache
+
+    if jax.default_backend() == "cpu":
+        raise ValueError(
+            "bench accelerator needs a GPU or TPU, and jax sees CPUs alone: use bench step here."
+        )
+    enable_compile_cache()
+    bench_accelerator(json_file, reps=reps)
+
+
+@bench.command()
+@plainly
 def verify(json_file: Json = None, reps: Reps = 15) -> None:
     """Time every verification rule at the shapes of real vocabularies (a minute)."""
     from specjax.bench.verify import bench_verify
-    from specjax.compile_cache import enable_compile_cache
+    from specjax.host.compile_cache import enable_compile_cache
 
     enable_compile_cache()
     bench_verify(json_file, reps=reps)
@@ -69,7 +87,7 @@ def verify(json_file: Json = None, reps: Reps = 15) -> None:
 def drafters(json_file: Json = None, reps: Reps = 5) -> None:
     """Time drafting without a model, beside vLLM's (five minutes; vLLM: `make oracle`)."""
     from specjax.bench.drafters import bench_drafters
-    from specjax.compile_cache import enable_compile_cache
+    from specjax.host.compile_cache import enable_compile_cache
 
     enable_compile_cache()
     bench_drafters(json_file, reps=reps)
@@ -90,7 +108,7 @@ def costs(
     """Time drafting, verifying and plain steps, for specjax explain --measured (a minute)."""
     from specjax.bench.costs import bench_costs
     from specjax.cli.complete import parse_config
-    from specjax.compile_cache import enable_compile_cache
+    from specjax.host.compile_cache import enable_compile_cache
 
     enable_compile_cache()
     config = parse_config(speculative_config)
@@ -111,7 +129,7 @@ def trees(
     """Compare a drafter's chain with its trees, and print the best one to paste (a minute)."""
     from specjax.bench.trees import bench_trees
     from specjax.cli.complete import parse_config
-    from specjax.compile_cache import enable_compile_cache
+    from specjax.host.compile_cache import enable_compile_cache
 
     enable_compile_cache()
     config = parse_config(speculative_config)
@@ -135,7 +153,7 @@ def peers(
 ) -> None:
     """Compare with vLLM, transformers and llama.cpp as people run them (half an hour)."""
     from specjax.bench.peers import SECTIONS, bench_peers
-    from specjax.compile_cache import enable_compile_cache
+    from specjax.host.compile_cache import enable_compile_cache
 
     enable_compile_cache()
     chosen = only or SECTIONS
@@ -160,8 +178,8 @@ def prompts(
     """Draw random prompts from the held-out files of this Python's standard library."""
     from specjax.bench.random_prompts import draw, to_lines
     from specjax.bundled import resolve
-    from specjax.engine.tokenizer import load_tokenizer
-    from specjax.files import write_atomically
+    from specjax.engine.text.tokenizer import load_tokenizer
+    from specjax.host.files import write_atomically
     from specjax.train.data import read_documents
 
     drawn = draw(read_documents(), load_tokenizer(resolve("bundled")).encode, seed)
@@ -188,7 +206,7 @@ def methods(
 ) -> None:
     """Time every method, with its acceptance by position and what theory foretells (minutes)."""
     from specjax.bench.methods import METHODS, bench_methods
-    from specjax.compile_cache import enable_compile_cache
+    from specjax.host.compile_cache import enable_compile_cache
 
     enable_compile_cache()
     bench_methods(
@@ -215,10 +233,13 @@ def serve(
     reps: Reps = 3,
 ) -> None:
     """Compare our server with vLLM's, in one run (ten minutes; vLLM: `make oracle`)."""
+    try:
+        from specjax.bench.serve import bench_serve
+    except ModuleNotFoundError as error:
+        raise ImportError(MISSING if error.name == "aiohttp" else str(error)) from None
     from specjax.bench.plan import NGRAM
-    from specjax.bench.serve import bench_serve
     from specjax.cli.complete import parse_config
-    from specjax.compile_cache import enable_compile_cache
+    from specjax.host.compile_cache import enable_compile_cache
 
     enable_compile_cache()
     config = NGRAM if speculative_config is None else parse_config(speculative_config)
@@ -230,7 +251,7 @@ def serve(
 def theory(json_file: Json = None, reps: Reps = 5) -> None:
     """Time the formulas and the simulations, against plain Python (one minute)."""
     from specjax.bench.theory import bench_theory
-    from specjax.compile_cache import enable_compile_cache
+    from specjax.host.compile_cache import enable_compile_cache
 
     enable_compile_cache()
     bench_theory(json_file, reps=reps)
@@ -245,7 +266,7 @@ def bridge(
 ) -> None:
     """Time npu_bridge's rounds on this CPU, against the jitted ones (two minutes)."""
     from specjax.bench.bridge import bench_bridge
-    from specjax.compile_cache import enable_compile_cache
+    from specjax.host.compile_cache import enable_compile_cache
 
     enable_compile_cache()
     bench_bridge(json_file, reps=reps, compiled=compiled)

@@ -10,17 +10,18 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from specjax.compile_cache import enable_compile_cache
 from specjax.engine.llm import LLM
-from specjax.engine.outputs import CompletionOutput, RequestOutput
-from specjax.engine.params import SamplingParams
+from specjax.engine.options.sampling_params import SamplingParams
+from specjax.host.compile_cache import enable_compile_cache
+from specjax.jobs.prompt_file import parse_prompt
+from specjax.jobs.worker import to_json
 from specjax.viz.live import show
 
 EXAMPLE = '{"method": "ngram", "num_speculative_tokens": 4}'
 
 
 def read_prompts(prompts: Sequence[str], file: Path | None) -> list[str]:
-    """Collect prompts from options and a file.
+    """Return the prompts of options and of a file.
 
     A .jsonl file has one prompt per line: a string, ``{"prompt": ...}``, or
     ``{"turns": [prompt, ...]}`` as the shipped ones. Any other file is one prompt.
@@ -42,26 +43,16 @@ def read_prompts(prompts: Sequence[str], file: Path | None) -> list[str]:
 
 
 def parse_lines(file: Path, text: str) -> list[str]:
-    """Read one prompt per line of JSON."""
-    found = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            value = json.loads(line)
-        except ValueError as error:
-            raise ValueError(f"{file} line {number} is not JSON: {error}") from None
-        if isinstance(value, dict):
-            turns = value.get("turns")
-            value = value.get("prompt", turns[0] if isinstance(turns, list) and turns else None)
-        if not isinstance(value, str):
-            raise ValueError(f'{file} line {number} needs "prompt" or "turns", got {line!r}.')
-        found.append(value)
-    return found
+    """Return the prompts of a .jsonl file's lines."""
+    return [
+        parse_prompt(line, f"{file} line {number}")
+        for number, line in enumerate(text.splitlines(), start=1)
+        if line.strip()
+    ]
 
 
 def parse_config(text: str) -> Any:
-    """Read --speculative-config.
+    """Return the value of --speculative-config.
 
     Raises:
         ValueError: it is not JSON, most often because of a shell's quotes.
@@ -86,10 +77,11 @@ def check_model(model: str) -> None:
 def check_length(llm: LLM, prompts: Sequence[str], max_tokens: int | None) -> None:
     """Warn if a prompt leaves less room than ``max_tokens``."""
     longest = max(len(llm.get_tokenizer().encode(prompt)) for prompt in prompts)
-    room = llm.max_model_len - longest
+    limit = llm.core.max_model_len
+    room = limit - longest
     if max_tokens is not None and 0 < room < max_tokens:
         warnings.warn(
-            f"--max-tokens {max_tokens} does not fit: max_model_len={llm.max_model_len} leaves "
+            f"--max-tokens {max_tokens} does not fit: max_model_len={limit} leaves "
             f"{room} tokens after a prompt of {longest}; completions end there.",
             stacklevel=2,
         )
@@ -138,26 +130,12 @@ def complete(
             f"{counters.acceptance_rate:.0%} ({counters.num_accepted_tokens} of "
             f"{counters.num_draft_tokens} drafted tokens)"
         )
-    elif llm.speculative_config is not None:
+    elif llm.core.speculative_config is not None:
         notes.print("nothing was drafted: every round was a plain step")
 
 
 def heading(notes: Console, number: int, prompts: int, sample: int = 0, samples: int = 1) -> None:
-    """Say which completion follows, if there are several."""
+    """Print which completion follows, if there are several."""
     if prompts * samples > 1:
         which = f", sample {sample + 1} of {samples}" if samples > 1 else ""
         notes.print(f"--- prompt {number + 1} of {prompts}{which}", style="bold")
-
-
-def to_json(output: RequestOutput, completion: CompletionOutput) -> dict[str, Any]:
-    """Return a completion as plain JSON values."""
-    metrics = completion.spec_decode_metrics
-    return {
-        "prompt": output.prompt,
-        "index": completion.index,
-        "text": completion.text,
-        "token_ids": list(completion.token_ids),
-        "finish_reason": completion.finish_reason,
-        "stop_reason": completion.stop_reason,
-        "spec_decode_metrics": None if metrics is None else metrics.to_dict(),
-    }

@@ -1,4 +1,4 @@
-"""``specjax corpus``: what suffix decoding may start from."""
+"""``specjax corpus``: build and inspect files of responses for suffix decoding to start from."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ def build(
     """
     from specjax.bundled import resolve
     from specjax.engine.corpus_file import save
-    from specjax.engine.tokenizer import load_tokenizer
+    from specjax.engine.text.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(resolve(model))
     found = [one for file in files for one in read(file)]
@@ -59,7 +59,7 @@ def info(
 
 
 def read(file: Path) -> list[str | list[int]]:
-    """Read the texts, or token ids, of a file. Raises ValueError naming the line that is wrong."""
+    """Return the texts or token ids in a file. Raises ValueError with the line that is wrong."""
     try:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -82,5 +82,5 @@ def read(file: Path) -> list[str | list[int]]:
 
 
 def is_ids(value: Any) -> TypeGuard[list[int]]:
-    """Say whether a JSON value is a list of token ids."""
+    """Return whether a JSON value is a list of token ids."""
     return isinstance(value, list) and all(type(one) is int for one in value)

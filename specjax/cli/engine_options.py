@@ -1,4 +1,4 @@
-"""Options of every command that loads a model: vLLM's spellings, one declaration for all."""
+"""The options of every command that loads a model, with vLLM's names."""
 
 import functools
 import inspect
@@ -8,25 +8,25 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from specjax.engine.legacy import ENGINE_ONLY
+from specjax.engine.options.legacy import ENGINE_ONLY
 
 
 class EngineCommand(TyperCommand):
-    """A command that takes vLLM's spellings.
+    """A command that takes options as vLLM writes them.
 
-    Underscores may stand for dashes, and options that mean something only to vLLM's engine
-    reach the command by name, without their values, as ``--engine-only NAME``.
+    Underscores may stand for dashes, and options that only vLLM's engine has reach the command
+    by name, without their values, as ``--engine-only NAME``.
     """
 
-    def parse_args(self, ctx, args):
-        """Set vLLM's own options aside and parse the rest."""
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Replace vLLM's engine-only options, and parse all."""
         known = {name for param in self.params for name in (*param.opts, *param.secondary_opts)}
         args, inert = set_aside(args, known)
         return super().parse_args(ctx, [*args, *(f"--engine-only={name}" for name in inert)])
 
 
 def set_aside(args: Sequence[str], known: set[str]) -> tuple[list[str], list[str]]:
-    """Split arguments into those for us, spelt with dashes, and vLLM's engine-only options."""
+    """Return the arguments with dashes in their names, and vLLM's engine-only options' names."""
     kept, inert, waiting = [], [], list(args)
     while waiting:
         word = waiting.pop(0)
@@ -44,8 +44,8 @@ def set_aside(args: Sequence[str], known: set[str]) -> tuple[list[str], list[str
     return kept, inert
 
 
-def with_engine_options(command: Callable) -> Callable:
-    """Give a command all options of ``gather``, in place of its parameter ``options``."""
+def with_engine_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with all options of ``gather`` in place of its parameter ``options``."""
     own, shared = (inspect.signature(f, eval_str=True).parameters for f in (command, gather))
     merged = {name: p for name, p in (own | shared).items() if name != "options"}
 
@@ -60,7 +60,7 @@ def with_engine_options(command: Callable) -> Callable:
 
 
 def legacy(name: str, what: str) -> str:
-    """Write the help of an older spelling of an option in --speculative-config."""
+    """Return the help of an option's legacy name outside --speculative-config."""
     return (
         f"Older spelling of {name!r} in --speculative-config: {what.replace('[', chr(92) + '[')}."
     )
@@ -113,9 +113,10 @@ def gather(
     speculative_model_quantization: Annotated[str | None, typer.Option(hidden=True)] = None,
     engine_only: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
 ) -> dict[str, Any]:
-    """Return the keyword arguments of ``LLM`` that the options mean.
+    """Return the keyword arguments of ``LLM`` for the options.
 
-    Raises ValueError for --speculative-config beside its legacy forms.
+    Raises:
+        ValueError: --speculative-config beside its legacy forms.
     """
     from specjax.cli.complete import parse_config
 

@@ -1,4 +1,4 @@
-"""Errors and warnings of the command line, each in one line."""
+"""Print the errors and warnings of commands, each in one line."""
 
 import functools
 import os
@@ -9,20 +9,20 @@ from typing import Any
 import typer
 
 from specjax.cli import INTERRUPTED
+from specjax.host.worker import WorkerFailure
 from specjax.oracle.environment import OracleFailure
-from specjax.worker import WorkerFailure
 
 DEBUG = "SPECJAX_DEBUG"  # the environment variable behind --debug
 USER_ERRORS = (ValueError, OSError, ImportError)
 OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "out of memory")
-REPEATED = "persistent compilation cache"  # JAX says it once per program
+REPEATED = "persistent compilation cache"  # JAX warns of it once per program
 
 
-def plainly(command: Callable) -> Callable:
-    """Turn errors of the user into one line and exit code 2, Ctrl-C into exit code 130.
+def plainly(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command whose expected errors are one line and exit code 2, Ctrl-C exit code 130.
 
-    Running out of memory counts as one. Warnings become one line each, once. --debug keeps
-    the traceback.
+    Expected are wrong input and running out of memory. Warnings become one line each, once.
+    --debug keeps the traceback.
     """
 
     @functools.wraps(command)
@@ -43,7 +43,7 @@ def plainly(command: Callable) -> Callable:
                 typer.echo(f"error: {one_line(error)}", err=True)
                 raise typer.Exit(2) from None
             except (OracleFailure, WorkerFailure) as error:
-                typer.echo(f"error: {error}", err=True)  # last words keep their lines
+                typer.echo(f"error: {error}", err=True)  # the log in it keeps its lines
                 raise typer.Exit(2) from None
             except (RuntimeError, MemoryError) as error:
                 if os.environ.get(DEBUG) or not ran_out_of_memory(error):
@@ -59,26 +59,26 @@ def plainly(command: Callable) -> Callable:
 
 
 def ran_out_of_memory(error: Exception) -> bool:
-    """Tell JAX's and Python's running out of memory from other errors."""
-    said = str(error).lower()
-    return isinstance(error, MemoryError) or any(word.lower() in said for word in OUT_OF_MEMORY)
+    """Return whether an error of JAX or Python is that memory ran out."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or any(word.lower() in text for word in OUT_OF_MEMORY)
 
 
-def warn_once() -> Callable:
-    """Make a ``warnings.showwarning`` of one plain line per distinct message."""
+def warn_once() -> Callable[..., None]:
+    """Return a ``warnings.showwarning`` that prints one line per distinct message."""
     seen = set()
 
     def show(message, category, filename, lineno, file=None, line=None):
-        said = REPEATED if REPEATED in str(message) else str(message)
-        if said not in seen:
-            seen.add(said)
+        text = REPEATED if REPEATED in str(message) else str(message)
+        if text not in seen:
+            seen.add(text)
             typer.echo(f"warning: {one_line(message)}", err=True)
 
     return show
 
 
 def one_line(message: Any) -> str:
-    """Fold a message into one line; an OSError's without its number."""
+    """Return a message in one line; an OSError's without its number."""
     if isinstance(message, OSError) and message.strerror and message.filename:
         return f"{message.strerror}: {message.filename}"
     return " ".join(str(message).split()) or type(message).__name__

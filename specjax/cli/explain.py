@@ -1,15 +1,22 @@
-"""``specjax explain``: a log's or a measurement's speed taken apart, as tables, JSON, a picture."""
+"""``specjax explain``: where the time of speculation goes, as tables, JSON and a picture."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from specjax.cli.errors import plainly
+from specjax.cli.explain_server import explain_server, model_server, read_server
+
+if TYPE_CHECKING:
+    from specjax.traces.converters import Number
+    from specjax.traces.events import Trace
+    from specjax.traces.explain import Explanation, Measured
 
 NOTHING = "-"
 
@@ -28,35 +35,107 @@ def explain(
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all of it here.")] = None,
     out: Annotated[Path | None, typer.Option(help="Draw a round's budget into this file.")] = None,
-    max_batch: Annotated[int, typer.Option(min=1, help="The schedule's last batch size.")] = 256,
     hysteresis: Annotated[
         float, typer.Option(min=0, help="The schedule changes K for a larger gain than this.")
     ] = 0.02,
+    metrics: Annotated[
+        str | None, typer.Option(help="A server's address, or a file with its /metrics.")
+    ] = None,
+    metrics_before: Annotated[
+        Path | None, typer.Option(help="An earlier scrape; else an address is scraped twice.")
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(min=0.1, help="Between the scrapes: of an address (10), or of two files."),
+    ] = None,
+    served_model: Annotated[
+        str | None, typer.Option(help="Which of several models at one address.")
+    ] = None,
+    log: Annotated[
+        str | None, typer.Option(help="What vLLM, vllm-ascend or SGLang logged; -: stdin.")
+    ] = None,
+    result: Annotated[
+        Path | None,
+        typer.Option(
+            help="A result of vllm bench serve, sglang.bench_serving, GuideLLM or AISBench."
+        ),
+    ] = None,
+    run: Annotated[int | None, typer.Option(min=1, help="Which of several runs in it.")] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(help="The same load without speculation: an address, a scrape, log, result."),
+    ] = None,
+    hardware: Annotated[
+        str | None, typer.Option(help="Its devices, for a roofline: H200, 2xH100, 910B, ...")
+    ] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="The target's config.json, for a roofline.")
+    ] = None,
+    draft: Annotated[
+        Path | None, typer.Option(help="The draft's config.json; none: drafts cost nothing.")
+    ] = None,
+    context: Annotated[
+        float | None,
+        typer.Option(min=0, help="Tokens of context per request; by default from its counters."),
+    ] = None,
 ) -> None:
     """Say why speculation is slower, or faster: acceptance against drafting, verifying, the rest.
 
-    --trace alone measures acceptance; with --plain, or --measured with plain_s and, if known,
-    draft_s and verify_s (specjax bench costs writes them), it finds the guilty term, the best K
-    and a schedule for vLLM's num_speculative_tokens_per_batch_size.
+    Of a running server: --metrics, --log or --result, and --baseline for the speedup.
+    Of one's own measurements: --trace alone measures acceptance; with --plain, or --measured with
+    plain_s and, if known, draft_s and verify_s (specjax bench costs writes them), it finds the
+    guilty term and the best K; with rounds at several batch sizes (steps), a schedule up to the
+    largest of them for vLLM's num_speculative_tokens_per_batch_size.
     """
-    from specjax.files import write_json
+    if metrics is not None or log is not None or result is not None:
+        if trace is not None or plain is not None or measured is not None or out is not None:
+            raise ValueError(
+                "--trace, --plain, --measured and --out are of one's own rounds: not with "
+                "--metrics, --log or --result."
+            )
+        seen = read_server(metrics, metrics_before, log, result, run, seconds, served_model)
+        server = model_server(seen, hardware, model, draft, context)
+        explain_server(seen, baseline, seconds, json_file, server)
+        return
+    server_only = (baseline, metrics_before, run, hardware, model, draft, context)
+    if any(one is not None for one in server_only):
+        raise ValueError(
+            "--baseline, --metrics-before, --run, --hardware, --model, --draft and --context are "
+            "of --metrics, --log or --result."
+        )
+    explain_rounds(trace, plain, measured, json_file, out, hysteresis)
+
+
+def explain_rounds(
+    trace: Path | None,
+    plain: Path | None,
+    measured: Path | None,
+    json_file: Path | None,
+    out: Path | None,
+    hysteresis: float,
+) -> None:
+    """Explain one's own rounds, from a log of them, measured seconds or both."""
+    from specjax.host.files import write_json
     from specjax.traces import alarms, convert, read_trace
-    from specjax.traces.explain import acceptance_from, say
+    from specjax.traces.explain import acceptance_from, to_sentences
     from specjax.traces.explain import explain as take_apart
 
     if plain is not None and trace is None:
         raise ValueError("--plain is the other half of --trace: pass that log too.")
     if trace is None and measured is None:
-        raise ValueError("nothing to explain: pass --trace FILE, --measured JSON, or both.")
-    log = None if trace is None else read_trace(trace)
-    if log is not None and not log.drafted.any():
+        raise ValueError(
+            "nothing to explain: pass --metrics URL, --log FILE or --result FILE of a server, or "
+            "--trace FILE, --measured JSON, or both."
+        )
+    rounds = None if trace is None else read_trace(trace)
+    if rounds is not None and not rounds.drafted.any():
         raise ValueError(f"{trace}: nothing was drafted, so there is no speculation to explain.")
-    times = gather(log, None if plain is None else read_trace(plain), measured)
-    acceptance = None if log is None else acceptance_from(log)
-    found = take_apart(times, acceptance, max_batch=max_batch, hysteresis=hysteresis)
+    times = gather(rounds, None if plain is None else read_trace(plain), measured)
+    acceptance = None if rounds is None else acceptance_from(rounds)
+    found = take_apart(times, acceptance, hysteresis=hysteresis)
     console = Console(highlight=False)
-    numbers, wrong = ((), ()) if log is None else (convert(log), alarms(log))
-    for line in say(found):
+    numbers, wrong = ((), ()) if rounds is None else (convert(rounds), alarms(rounds))
+    for line in to_sentences(found):
         console.print(line, soft_wrap=True, markup=False)
     for alarm in wrong:
         console.print(f"ALARM, {alarm.name}: {alarm.says}", soft_wrap=True, style="bold red")
@@ -72,7 +151,7 @@ def explain(
             json_file,
             {
                 **plain_values(found),
-                "says": list(say(found)),
+                "says": list(to_sentences(found)),
                 "numbers": [plain_values(one) for one in numbers],
                 "alarms": [plain_values(one) for one in wrong],
             },
@@ -86,14 +165,14 @@ def explain(
         console.print(f"saved {out}", markup=False)
 
 
-def gather(log, plain, measured: Path | None):
-    """Put seconds of a JSON file and of logs together; a round's time is the log's.
+def gather(log: "Trace | None", plain: "Trace | None", measured: Path | None) -> "Measured":
+    """Return the measured seconds of a JSON file and of logs; a round's time is the log's.
 
-    With a plain log its step is the unit. What that step takes longer than the measured one is
-    the host's part; the target's pass of a round gets it too, so that overhead is what
+    With a plain log its step is the unit. What that step takes beyond the measured one is the
+    host's time; it is added to the target's pass of a round too, so that overhead is only what
     speculation adds.
     """
-    from specjax.files import read_json_object
+    from specjax.host.files import read_json_object
     from specjax.traces.events import concurrency
     from specjax.traces.explain import ACCEPTANCE, Measured, round_seconds
 
@@ -127,8 +206,8 @@ def gather(log, plain, measured: Path | None):
     return replace(times, plain_s=step, round_s=round_seconds(log), verify_s=verify)
 
 
-def budget_table(found) -> Table:
-    """Show a round's income and its costs, in plain steps."""
+def budget_table(found: "Explanation") -> Table:
+    """Return a table of a round's tokens and costs, in plain steps."""
     table = Table("of a round", "plain steps", "of it for rejected tokens", title="Budget")
 
     def row(name, value, wasted=None):
@@ -147,8 +226,8 @@ def budget_table(found) -> Table:
     return table
 
 
-def number_table(numbers) -> Table:
-    """Show every tool's numbers."""
+def number_table(numbers: "Sequence[Number]") -> Table:
+    """Return a table of the numbers that each tool prints."""
     table = Table("tool", "number", "value", "95% interval", "is", title="What tools print")
     for one in numbers:
         known = one.low == one.low
@@ -157,13 +236,13 @@ def number_table(numbers) -> Table:
     return table
 
 
-def plain_values(record) -> dict[str, Any]:
+def plain_values(record: Any) -> dict[str, Any]:
     """Return a record as JSON values; NaN becomes null."""
 
-    def tame(value):
+    def to_json(value):
         if isinstance(value, float) and value != value:
             return None
         as_dict = getattr(value, "_asdict", None)
         return value if as_dict is None else as_dict()
 
-    return {name: tame(value) for name, value in record._asdict().items()}
+    return {name: to_json(value) for name, value in record._asdict().items()}

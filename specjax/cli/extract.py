@@ -26,23 +26,27 @@ def extract(
     tensor_parallel_size: Annotated[
         int, typer.Option("--tensor-parallel-size", "-tp", help="Devices that share the weights.")
     ] = 1,
+    shard: Annotated[
+        str | None, typer.Option(help="I/N: do every N-th prompt from I on, with the same --out.")
+    ] = None,
 ) -> None:
     """Save a target's hidden states at every token of a file's prompts.
 
     One safetensors file per prompt, as vLLM's extract_hidden_states writes it.
 
-    Killed at any moment, the same command goes on.
+    Killed at any moment, the same command goes on; with --shard, N of them share the work.
     """
     from specjax.cli.complete import check_model, read_prompts
-    from specjax.compile_cache import enable_compile_cache
     from specjax.engine.build import describe
     from specjax.engine.connector import CONNECTOR
     from specjax.engine.device import choose_devices, choose_dtype
-    from specjax.engine.extraction import IDS, METHOD, check_layers
     from specjax.engine.llm import LLM
-    from specjax.engine.params import SamplingParams
-    from specjax.engine.speculative import SpeculativeConfig
-    from specjax.weights.heads import usual_taps
+    from specjax.engine.options.extraction import IDS, METHOD, check_layers
+    from specjax.engine.options.sampling_params import SamplingParams
+    from specjax.engine.options.speculative import SpeculativeConfig
+    from specjax.host.compile_cache import enable_compile_cache
+    from specjax.jobs.folder import parse_share
+    from specjax.weights.head_configs import usual_taps
     from specjax.weights.hidden_states import (
         Manifest,
         file_name,
@@ -51,6 +55,7 @@ def extract(
         trace_origin,
     )
 
+    first, step = parse_share(shard or "0/1")
     prompts = read_prompts([], prompt_file)
     check_model(model)
     dtype = choose_dtype(dtype, choose_devices(device, tensor_parallel_size), device)
@@ -67,10 +72,11 @@ def extract(
     origin = trace_origin(target.folder, target.config, config.layers)
     texts = {file_name(text): text for text in texts}
     open_folder(out, Manifest(str(target.folder.resolve()), origin, tuple(texts)))
-    missing = {name: text for name, text in texts.items() if not is_done(out / name, text, origin)}
-    if len(missing) < len(texts):
-        done = len(texts) - len(missing)
-        typer.echo(f"{done} of {len(texts)} texts are in {out} already", err=True)
+    mine = dict(list(texts.items())[first::step])
+    missing = {name: text for name, text in mine.items() if not is_done(out / name, text, origin)}
+    if len(missing) < len(mine):
+        done = len(mine) - len(missing)
+        typer.echo(f"{done} of {len(mine)} texts are in {out} already", err=True)
     if missing:
         enable_compile_cache()
         llm = LLM(
@@ -100,13 +106,13 @@ def extract(
         ]
         llm.generate([{"prompt_token_ids": text} for text in missing.values()], params)
     typer.echo(
-        f"{out}: {len(texts)} texts, {sum(map(len, texts.values()))} tokens, layers "
+        f"{out}: {len(mine)} texts, {sum(map(len, mine.values()))} tokens, layers "
         f"{list(config.layers)} of {depth}, {origin.dtype}"
     )
 
 
 def parse_layers(text: str) -> list[int]:
-    """Read "2,18,34". Raises ValueError for anything else."""
+    """Return the numbers of a text such as "2,18,34". Raises ValueError for another form."""
     try:
         return [int(number) for number in text.split(",")]
     except ValueError:

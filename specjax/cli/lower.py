@@ -1,4 +1,4 @@
-"""``specjax lower`` and ``specjax certify``: what npu_bridge makes of a checkpoint."""
+"""``specjax lower`` and ``specjax certify``: lower a checkpoint to torch, and compare them."""
 
 from pathlib import Path
 from typing import Annotated
@@ -35,13 +35,13 @@ def lower(
     """
     from specjax.bundled import resolve
     from specjax.engine.device import bridge
-    from specjax.files import write_atomically, write_json
+    from specjax.host.files import write_atomically, write_json
     from specjax.weights.hf_config import read_config
 
-    parts = bridge().parts
+    targets = bridge().lowering_targets
     config, _ = read_config(resolve(model), dtype=dtype)
-    sizes = parts.Sizes(batch_size, nodes, capacity, capacity)
-    part = parts.part(what, config, sizes, rule)
+    sizes = targets.Sizes(batch_size, nodes, capacity, capacity)
+    part = targets.lowering_target(what, config, sizes, rule)
     program = part.lower(plan=plan)
     if report or (json_file is None and save is None):
         typer.echo(str(program.report))
@@ -50,7 +50,7 @@ def lower(
         typer.echo(f"wrote {json_file}")
     if save is not None:
         with write_atomically(save) as file:
-            parts.save(program, part, file)
+            targets.save(program, part, file)
         typer.echo(f"wrote {save}")
 
 
@@ -64,14 +64,16 @@ def certify(
 
     Exit code 1: it does not pass.
     """
-    from specjax.compile_cache import enable_compile_cache
     from specjax.engine.device import bridge
-    from specjax.files import write_atomically, write_json
+    from specjax.host.compile_cache import enable_compile_cache
+    from specjax.host.files import write_atomically, write_json
 
     enable_compile_cache()
-    npu_bridge = bridge()
-    certificate = npu_bridge.certify(model)
-    page = npu_bridge.page(certificate)
+    bridge()  # raises where torch is missing
+    from npu_bridge import certificate as parity
+
+    certificate = parity.certify(model)
+    page = parity.page(certificate)
     typer.echo(page)
     if json_file is not None:
         write_json(json_file, certificate)

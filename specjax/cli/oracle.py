@@ -1,4 +1,4 @@
-"""``specjax oracle``: make vLLM's environment, and ask it."""
+"""``specjax oracle``: install vLLM in an environment of its own, and run jobs in it."""
 
 import json
 import sys
@@ -33,7 +33,7 @@ def run(
 
     text = sys.stdin.read() if str(job) == "-" else job.read_text(encoding="utf-8")
     try:
-        asked = json.loads(text)
+        message = json.loads(text)
     except ValueError as error:
         raise ValueError(f"{job} is not valid JSON: {error}") from None
-    typer.echo(json.dumps(ask(asked, timeout=timeout, threads=threads)))
+    typer.echo(json.dumps(ask(message, timeout=timeout, threads=threads)))

@@ -1,6 +1,7 @@
-"""``specjax serve``: vLLM's words for a server, ours behind them."""
+"""``specjax serve``: vLLM's options of a server."""
 
 import importlib.util
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,9 +32,25 @@ def serve(
         list[str] | None,
         typer.Option(envvar="SPECJAX_API_KEY", help="Clients need one; may be repeated."),
     ] = None,
+    allowed_hosts: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A name in Host headers; may be repeated. Listening on 127.0.0.1: IP addresses, "
+            "localhost and these; elsewhere all, unless given."
+        ),
+    ] = None,
     chat_template: Annotated[
         Path | None, typer.Option(help="A jinja file, in place of the checkpoint's own.")
     ] = None,
+    root_path: Annotated[
+        str, typer.Option(help="The prefix that a proxy removes from paths.")
+    ] = "",
+    enable_request_id_headers: Annotated[
+        bool, typer.Option(help="Send X-Request-Id back, or a new one.")
+    ] = False,
+    enable_tokenizer_info_endpoint: Annotated[
+        bool, typer.Option(help="Serve /tokenizer_info, with the chat template.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Of requests that bring none.")] = 0,
     max_num_batched_tokens: Annotated[
         int | None, typer.Option(min=1, help="Prompt tokens read between two rounds.")
@@ -55,10 +72,12 @@ def serve(
     """
     if model is not None and model_tag is not None:
         raise ValueError(f"two models: {model_tag} and --model {model}; name one.")
+    if os.environ.get("SPECJAX_API_KEY") == "":
+        raise ValueError("SPECJAX_API_KEY is empty: give a key, or unset it to serve without one.")
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise ImportError(f"serving needs {', '.join(missing)}: pip install 'specjax[serve]'")
-    from specjax.compile_cache import enable_compile_cache
+    from specjax.host.compile_cache import enable_compile_cache
     from specjax.server.run import run_server
 
     enable_compile_cache()
@@ -70,8 +89,12 @@ def serve(
         uds=uds,
         names=served_model_name or (),
         api_keys=api_key or (),
+        allowed_hosts=allowed_hosts or (),
         chat_template=chat_template,
         max_num_batched_tokens=max_num_batched_tokens,
         max_queued=max_num_queued_reqs,
         shutdown_timeout=shutdown_timeout,
+        root_path=root_path,
+        enable_request_id_headers=enable_request_id_headers,
+        enable_tokenizer_info_endpoint=enable_tokenizer_info_endpoint,
     )

@@ -43,8 +43,8 @@ def speedup(alpha: Alpha, k: K, c: Cost = 0.0, v: Block = 1.0, overhead: Overhea
     typer.echo(f"tokens per step    {t.tokens_per_step(alpha, k):.5g}, the target's own included")
     typer.echo(f"accepted per step  {t.accepted_per_step(alpha, k):.5g} of {k} drafted")
     typer.echo(f"best K             {best}: {most:.5g}")
-    said = f"{least:.4g}" if least == least else "none: K drafts never pay"
-    typer.echo(f"break-even alpha   {said}")
+    shown = f"{least:.4g}" if least == least else "none: K drafts never pay"
+    typer.echo(f"break-even alpha   {shown}")
     typer.echo(f"oracle             {t.oracle_speedup(alpha, c):.5g}, if K were known at each step")
 
 
@@ -94,7 +94,7 @@ def table(
 
 
 def predict():
-    """Predict the table's rows; return them and the errors by metric."""
+    """Return the table's rows, predicted, and the errors by metric."""
     from specjax.theory import lodo_error
     from specjax.theory.published import SUFFIX_BENCHMARK
 

@@ -1,0 +1,1 @@
+"""Drafters: how tokens are proposed, one method per file."""

@@ -1,94 +1,139 @@
-"""From logits to a tree of proposals, level by level: the same for every model that drafts.
+"""Propose a tree of tokens level by level, for every model that drafts autoregressively.
 
-The model reads the ``width`` nodes of a level at once, each of which sees the text and its own
-ancestors; a chain is the tree whose levels are one node wide. ``draft_sample_method``: "greedy"
-proposes the most likely tokens; "coupled" the most likely ones under the very noise the target
-will use, so that both tend to choose alike (drafter-invariant speculative decoding, Daliri,
-Musco & Suresh 2025); "probabilistic" samples from softmax(logits / T), siblings without
-replacement (Gumbel top-k, Kool et al. 2019), and reports these laws for rejection sampling.
+A forward pass reads the ``width`` nodes of a level at once; each attends to the text and its own
+ancestors. A chain is the tree whose levels have one node. ``draft_sample_method``: "greedy"
+proposes the most likely tokens; "coupled" the most likely ones under the same Gumbel noise that
+the target will use, so that both tend to agree (drafter-invariant speculative decoding, Daliri,
+Musco & Suresh 2025, arXiv:2408.07978); "probabilistic" samples from softmax(logits / T), siblings
+without replacement (Gumbel top-k, Kool et al. 2019, arXiv:1903.06059), and returns these
+probabilities for rejection sampling.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Key
 
-from specjax import sampling as s
+from specjax.core import sampling as s
+from specjax.core.ops import log_softmax
+from specjax.core.types import Draft, PyTree, Sampling, Text
 from specjax.drafters.tree import Tree, candidates, lay_out
-from specjax.ops import log_softmax
-from specjax.types import Draft, PyTree, Text
+
+Body = Callable[[PyTree, PyTree], tuple[PyTree, PyTree]]  # of a scan
 
 
-class Front(NamedTuple):
-    """W nodes of one level, about to be read."""
+class Frontier(NamedTuple):
+    """The W nodes of one level that the model reads next."""
 
     tokens: Int[Array, "B W"]
-    before: PyTree  # what reading their parents gave
+    before: PyTree  # the outputs at their parents
     path: Int[Array, "B W K"]  # drafted tokens up to here, V past them
-    visible: Bool[Array, "B W R"]  # of the drafter's last R slots, those read now included
+    visible: Bool[Array, "B W R"]  # attention to the drafter's last R slots, this level's included
     index: Int[Array, "B W"]  # among the candidates
     score: Float[Array, "B W"] | None  # log probability of the path
 
 
-class Seen(NamedTuple):
-    """The children of some nodes: candidates."""
+class Children(NamedTuple):
+    """The children of a frontier's nodes: C candidates for the tree."""
 
     tokens: Int[Array, "B C"]
     parents: Int[Array, "B C"]  # among the candidates
     scores: Float[Array, "B C"] | None
-    laws: Float[Array, "B W V"] | None  # of the first child of each node
+    probs: Float[Array, "B W V"] | None  # that the first child of each node was drawn from
+
+
+@runtime_checkable
+class ReadLevel(Protocol):
+    """Run the draft model over one level of the tree."""
+
+    def __call__(
+        self, carry: PyTree, frontier: Frontier, level: Int[Array, ""] | int, /
+    ) -> tuple[PyTree, PyTree]:
+        """Return the carry, such as a cache, and the model's outputs [B, W, ...]."""
+        ...
+
+
+@runtime_checkable
+class OutputLogits(Protocol):
+    """Get the logits out of the model's outputs."""
+
+    def __call__(self, outputs: PyTree, /) -> Float[Array, "B W V"]:
+        """Return the logits of the token after each node."""
+        ...
+
+
+@runtime_checkable
+class Scan(Protocol):
+    """``jax.lax.scan``, or ``unrolled_scan``."""
+
+    def __call__(self, f: Body, init: PyTree, xs: PyTree, /) -> tuple[PyTree, PyTree]:
+        """Return the last carry and the stacked outputs."""
+        ...
 
 
 def grow(
     tree: Tree,
     carry: PyTree,
     root: PyTree,
-    read: Callable,
-    logits: Callable,
+    read: ReadLevel,
+    logits: OutputLogits,
     text: Text,
-    sampling: s.Sampling,
-    keys: Array,
+    sampling: Sampling,
+    keys: Key[Array, "B"],
     method: str,
     max_model_len: int,
-    loop: Callable = lax.scan,
+    scan: Scan = lax.scan,
 ) -> tuple[Draft, PyTree]:
-    """Propose a tree by K - 1 readings of a level each; return it and the last carry.
+    """Return a draft tree, and the carry after K - 1 forward passes over a level each.
 
-    ``read(carry, front, level)`` returns the carry and, for each node of the front, a pytree
-    like ``root`` [B, 1, ...], what is known of the last committed token; ``logits`` makes
-    [B, W, V] of it. Nothing is proposed at places the model cannot reach (``max_model_len``).
+    Args:
+        tree: which nodes to draft.
+        carry: the first argument of ``read``, such as a cache.
+        root: the model's outputs [B, 1, ...] at the last committed token.
+        read: runs the model over a level.
+        logits: of outputs of the model.
+        text: that the draft continues.
+        sampling: used by the methods that sample.
+        keys: one per row.
+        method: ``draft_sample_method``, see above.
+        max_model_len: nothing is proposed past it.
+        scan: the loop over levels.
 
     A dynamic tree scores the r-th child of a node by the r-th largest probability, not by that
-    of the token it got: the same for "greedy", and for "probabilistic" the condition of
-    exactness. Whether a node is kept must not depend on what was drawn for it.
+    of its token. For "greedy" these are the same; for "probabilistic" exactness requires it:
+    whether a node is kept must not depend on the token that was drawn for it.
     """
     batch_size, width, rows = text.tokens.shape[0], tree.width, jnp.arange(text.tokens.shape[0])
     own = jnp.eye(width, dtype=bool)[None]
-    if method == "probabilistic" and tree.paths is None:
-        # what a round drew for places it never got to decided what it kept: not to be drawn again
-        keys = s.address(keys, text.lengths[:, None], s.PROPOSE)[:, 0]
+    if method == "probabilistic":
+        # tokens that were drafted and not emitted can decide which are: which nodes of a dynamic
+        # tree are kept, how many block verification accepts. So the next round must not draw from
+        # their noise again, and the round's first index is part of its key
+        keys = s.noise_keys(keys, text.lengths[:, None], s.PROPOSE)[:, 0]
 
-    def sprout(known, front: Front, level, chosen) -> tuple[Seen, Front]:
-        """List the children of a front's nodes and make a front of the best of them."""
-        said = logits(known)
-        tokens, laws = pick(said, front.path, level, text, sampling, keys, method, tree.top_k)
+    def expand_frontier(outputs, frontier: Frontier, level, chosen) -> tuple[Children, Frontier]:
+        """Return the children of a frontier's nodes, and the best of them as the next frontier."""
+        level_logits = logits(outputs)
+        tokens, probs = pick(
+            level_logits, frontier.path, level, text, sampling, keys, method, tree.top_k
+        )
         flat = tokens.reshape(batch_size, -1)
         scores = None
-        if front.score is not None:
-            gain, _ = lax.top_k(log_softmax(said), tree.top_k)
-            scores = (front.score[:, :, None] + jnp.minimum(gain, 0)).reshape(flat.shape)
+        if frontier.score is not None:
+            gain, _ = lax.top_k(log_softmax(level_logits), tree.top_k)
+            scores = (frontier.score[:, :, None] + jnp.minimum(gain, 0)).reshape(flat.shape)
             chosen = lax.top_k(scores, width)[1]
         chosen = jnp.broadcast_to(chosen, (batch_size, width))
         at, came_from = (rows[:, None], chosen), (rows[:, None], chosen // tree.top_k)
         first = 1 + jnp.where(level == 0, 0, tree.top_k * (1 + (level - 1) * width))
-        path = front.path[came_from].at[:, :, level].set(flat[at])
-        shifted = front.visible[came_from][:, :, width:]
-        following = Front(
+        path = frontier.path[came_from].at[:, :, level].set(flat[at])
+        shifted = frontier.visible[came_from][:, :, width:]
+        following = Frontier(
             tokens=flat[at],
-            before=jax.tree.map(lambda leaf: leaf[came_from], known),
+            before=jax.tree.map(lambda leaf: leaf[came_from], outputs),
             path=path,
             visible=jnp.concatenate(
                 [shifted, jnp.broadcast_to(own, (batch_size, width, width))], axis=2
@@ -96,16 +141,17 @@ def grow(
             index=first + chosen,
             score=None if scores is None else scores[at],
         )
-        return Seen(flat, front.index.repeat(tree.top_k, axis=1), scores, laws), following
+        parents = frontier.index.repeat(tree.top_k, axis=1)
+        return Children(flat, parents, scores, probs), following
 
-    def extend(state, told):
-        (carry, front), (level, chosen) = state, told
-        carry, known = read(carry, front, level)
-        seen, front = sprout(known, front, level, chosen)
-        return (carry, front), seen
+    def extend(state, xs):
+        (carry, frontier), (level, chosen) = state, xs
+        carry, outputs = read(carry, frontier, level)
+        children, frontier = expand_frontier(outputs, frontier, level, chosen)
+        return (carry, frontier), children
 
     nothing = jnp.zeros((batch_size, 1), jnp.int32)
-    seed = Front(
+    seed = Frontier(
         tokens=jnp.take_along_axis(text.tokens, text.lengths[:, None] - 1, axis=1),
         before=None,
         path=jnp.full((batch_size, 1, tree.depth), jnp.iinfo(jnp.int32).max),
@@ -114,48 +160,50 @@ def grow(
         score=nothing.astype(jnp.float32) if tree.paths is None else None,
     )
     levels = jnp.zeros((tree.depth, width), int) if tree.paths is None else lay_out(tree).read
-    seen, front = sprout(root, seed, 0, levels[0])
+    children, frontier = expand_frontier(root, seed, 0, levels[0])
     if tree.depth > 1:
-        told = jnp.arange(1, tree.depth), jnp.asarray(levels[1:])
-        (carry, _), deeper = loop(extend, (carry, front), told)
-        seen = jax.tree.map(join, seen, deeper)
-    return prune(tree, seed.tokens, seen, text, max_model_len), carry
+        xs = jnp.arange(1, tree.depth), jnp.asarray(levels[1:])
+        (carry, _), deeper = scan(extend, (carry, frontier), xs)
+        children = jax.tree.map(join, children, deeper)
+    return prune(tree, seed.tokens, children, text, max_model_len), carry
 
 
 def join(first: Array, deeper: Array) -> Array:
-    """Put what later levels gave, stacked, behind what the first did."""
+    """Return the first level's array followed by those of later levels, which are stacked."""
     batch_size = first.shape[0]
     deeper = deeper.swapaxes(0, 1).reshape(batch_size, -1, *first.shape[2:])
     return jnp.concatenate([first, deeper], axis=1)
 
 
-def prune(tree: Tree, root: Int[Array, "B 1"], seen: Seen, text: Text, max_model_len: int) -> Draft:
-    """Keep the tree's nodes of all candidates.
+def prune(
+    tree: Tree, root: Int[Array, "B 1"], children: Children, text: Text, max_model_len: int
+) -> Draft:
+    """Return the tree's nodes out of all candidates: fixed ones, or those of the largest scores.
 
-    A path is never more likely than its beginning, and of equals ``top_k`` takes the first: so
-    the ancestors of a node that is kept are kept.
+    A path's score is never above that of its beginning, and of equals ``top_k`` takes the first:
+    so the ancestors of a node that is kept are kept.
     """
     known, batch_size = candidates(tree), root.shape[0]
-    tokens = jnp.concatenate([root, seen.tokens], axis=1)
+    tokens = jnp.concatenate([root, children.tokens], axis=1)
     if tree.paths is not None:
         fixed = lay_out(tree)
         kept = jnp.broadcast_to(jnp.asarray(fixed.kept)[None], (batch_size, tree.num_nodes + 1))
         parents = jnp.broadcast_to(jnp.asarray(fixed.parents)[None], kept.shape)
     else:
-        assert seen.scores is not None
-        best = jnp.sort(1 + lax.top_k(seen.scores, tree.num_nodes)[1], axis=1)
+        assert children.scores is not None
+        best = jnp.sort(1 + lax.top_k(children.scores, tree.num_nodes)[1], axis=1)
         kept = jnp.concatenate([jnp.zeros_like(root), best], axis=1)
-        above = jnp.concatenate([jnp.zeros_like(root), seen.parents], axis=1)
+        above = jnp.concatenate([jnp.zeros_like(root), children.parents], axis=1)
         above = jnp.take_along_axis(above, kept, axis=1)
         parents = (kept[:, None] < above[:, :, None]).sum(axis=-1, dtype=jnp.int32)
     tokens = jnp.take_along_axis(tokens, kept, axis=1)
     level = jnp.asarray(known.level)[kept]
     valid = (text.lengths[:, None] + level - 1 < max_model_len) | (level == 0)
     probs = None
-    if seen.laws is not None:
-        source = jnp.asarray(known.seen_by)[kept]
-        probs = jnp.take_along_axis(seen.laws, source[:, :, None], axis=1)
-        probs = probs if tree.top_k == 1 else without_elders(probs, tokens, parents)
+    if children.probs is not None:
+        source = jnp.asarray(known.pass_index)[kept]
+        probs = jnp.take_along_axis(children.probs, source[:, :, None], axis=1)
+        probs = probs if tree.top_k == 1 else mask_prior_siblings(probs, tokens, parents)
         probs = probs.at[:, 0].set(0.0)
     return Draft(tokens, parents, valid, probs)
 
@@ -165,64 +213,65 @@ def pick(
     path: Int[Array, "B W K"],
     level: Int[Array, ""] | int,
     text: Text,
-    sampling: s.Sampling,
-    keys: Array,
+    sampling: Sampling,
+    keys: Key[Array, "B"],
     method: str,
     num: int,
 ) -> tuple[Int[Array, "B W num"], Float[Array, "B W V"] | None]:
-    """Choose the children of each node, best first; return the law of the first, if it has one.
+    """Return ``num`` children of each node, best first, and what the first was drawn from.
 
-    Nodes that draw have noise of their own each.
+    The probabilities are None unless the method is "probabilistic"; then every node has noise of
+    its own.
     """
-    (_, width, vocab_size), law = logits.shape, None
+    (_, width, vocab_size), probs = logits.shape, None
     position = text.lengths[:, None] + level
     if method == "coupled":
         noise = s.gumbel(keys, position, s.CHOOSE, sampling, vocab_size)
         logits = s.constrain(logits, jnp.minimum(path, vocab_size), text, sampling)
         logits = logits + sampling.temperature[:, None, None] * noise
     elif method == "probabilistic":
-        law = s.law(logits, sampling)
+        probs = s.compute_probs(logits, sampling)
         noise = s.gumbel(keys, position, s.PROPOSE, sampling, width * vocab_size)
         logits = logits + sampling.temperature[:, None, None] * noise.reshape(logits.shape)
     if num == 1:
-        return s.likeliest(logits)[:, :, None], law
-    return lax.top_k(logits, num)[1].astype(jnp.int32), law
+        return s.argmax(logits)[:, :, None], probs
+    return lax.top_k(logits, num)[1].astype(jnp.int32), probs
 
 
-def without_elders(
-    laws: Float[Array, "B N V"], tokens: Int[Array, "B N"], parents: Int[Array, "B N"]
+def mask_prior_siblings(
+    probs: Float[Array, "B N V"], tokens: Int[Array, "B N"], parents: Int[Array, "B N"]
 ) -> Float[Array, "B N V"]:
-    """Give each node its law among distinct siblings: without its elders' tokens, normalised.
+    """Return each node's distribution given the siblings before it: without their tokens.
 
-    A token that they leave no probability is certain, however it was chosen: at temperature 0
-    every sibling but the first.
+    These get probability 0, and the rest is normalised. If nothing is left the node's own token is
+    certain, however it was chosen: at temperature 0 every sibling but the first.
     """
-    (batch_size, _, vocab_size), index = laws.shape, jnp.arange(laws.shape[1])
-    elder = (parents[:, :, None] == parents[:, None]) & (index[None] < index[:, None])[None]
-    taken = jnp.where(elder & (index > 0)[None, None], tokens[:, None], vocab_size)
+    (batch_size, _, vocab_size), index = probs.shape, jnp.arange(probs.shape[1])
+    prior = (parents[:, :, None] == parents[:, None]) & (index[None] < index[:, None])[None]
+    taken = jnp.where(prior & (index > 0)[None, None], tokens[:, None], vocab_size)
     rows = jnp.arange(batch_size)[:, None, None]
-    left = laws.at[rows, index[None, :, None], taken].set(0.0, mode="drop")
+    left = probs.at[rows, index[None, :, None], taken].set(0.0, mode="drop")
     mass = left.sum(axis=-1, keepdims=True)
     sure = jax.nn.one_hot(tokens, vocab_size, dtype=jnp.float32)
     return jnp.where(mass > 0, left / jnp.where(mass > 0, mass, 1.0), sure)
 
 
-def unrolled(body: Callable, carry: PyTree, told: Any) -> tuple[PyTree, PyTree]:
-    """Loop as ``lax.scan`` does, for bodies that need to know the level: it is a number."""
+def unrolled_scan(body: Body, carry: PyTree, xs: Any) -> tuple[PyTree, PyTree]:
+    """Loop as ``lax.scan`` does, in Python: the level, ``xs[0]`` from 1 on, is a static int."""
     outs = []
-    for step in range(told[1].shape[0]):
-        carry, out = body(carry, (step + 1, told[1][step]))
+    for step in range(xs[1].shape[0]):
+        carry, out = body(carry, (step + 1, xs[1][step]))
         outs.append(out)
     return carry, jax.tree.map(lambda *leaves: jnp.stack(leaves), *outs)
 
 
-def places(
-    tree: Tree, front: Front, level: Int[Array, ""], lengths: Int[Array, "B"]
+def level_positions(
+    tree: Tree, frontier: Frontier, level: Int[Array, ""], lengths: Int[Array, "B"]
 ) -> tuple[Int[Array, "B W"], Int[Array, "B"]]:
-    """Return a level's rotary positions, and the cache length a forward pass is to be told.
+    """Return a level's RoPE positions, and the cache lengths to pass to its forward pass.
 
-    Level i lies in slots ``lengths`` + (i - 1) W and on. A forward pass writes to the last
-    W of the slots that ``visible`` covers, R of them behind the length it is told.
+    Level i is written to slots ``lengths`` + (i - 1) W and on. A forward pass writes to the last
+    W of the R slots that ``visible`` covers, which follow the lengths it is given.
     """
-    positions = jnp.broadcast_to(lengths[:, None] + level - 1, front.tokens.shape)
+    positions = jnp.broadcast_to(lengths[:, None] + level - 1, frontier.tokens.shape)
     return positions, lengths + level * tree.width - tree.slots

@@ -1,7 +1,7 @@
-"""N-gram (prompt lookup): propose what followed the same words earlier in the row.
+"""N-gram (prompt lookup, Saxena 2023): propose what followed the same tokens earlier in the row.
 
-Saxena 2023; vLLM's rule: for lengths max..min, the first place in the text where its last
-n tokens occur before; the earliest wins, and there is no shorter try after a match.
+As vLLM does: for n from max to min, find the earliest place where the text's last n tokens occur
+before, and propose the tokens after it; after a match no smaller n is tried.
 """
 
 import functools
@@ -9,13 +9,19 @@ import functools
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
+from specjax.core.types import Drafter, Text
 from specjax.drafters.none import chain
-from specjax.types import Drafter, Text
 
 
 @functools.cache
 def ngram(num_speculative_tokens: int, prompt_lookup_max: int, prompt_lookup_min: int) -> Drafter:
-    """Build the drafter: K proposals after a match of min to max tokens."""
+    """Return the drafter; it has no weights and no state.
+
+    Args:
+        num_speculative_tokens: K.
+        prompt_lookup_max: the longest n-gram that is looked up.
+        prompt_lookup_min: the shortest one.
+    """
     depth = num_speculative_tokens
 
     def propose(params, state, text, sampling, keys, window):
@@ -25,7 +31,7 @@ def ngram(num_speculative_tokens: int, prompt_lookup_max: int, prompt_lookup_min
     return Drafter(
         init=lambda params, batch_size, capacity: (),
         propose=propose,
-        observe=lambda params, state, text, seen, window: state,
+        observe=lambda params, state, text, observation, window: state,
         depth=depth,
         nodes=depth + 1,
     )
@@ -34,11 +40,11 @@ def ngram(num_speculative_tokens: int, prompt_lookup_max: int, prompt_lookup_min
 def lookup(
     text: Text, depth: int, longest: int, shortest: int
 ) -> tuple[Int[Array, "B K"], Bool[Array, "B K"]]:
-    """Return the tokens after the best earlier match, and which of them exist.
+    """Return the K tokens after the longest earlier match, and which of them exist.
 
     ``agree[b, e]`` counts how many tokens before place e equal the row's last ones, at most
-    ``longest``. The greatest count wins, and among equals the earliest place: that is vLLM's
-    loop over lengths, since a match of n tokens that could be longer is a longer match.
+    ``longest``. The largest count, and of equals the earliest place, is what vLLM's loop over n
+    finds: a match of n tokens that could be longer is a longer match.
     """
     capacity = text.tokens.shape[1]
     place, length = jnp.arange(capacity)[None], text.lengths[:, None]

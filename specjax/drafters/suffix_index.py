@@ -1,44 +1,67 @@
-"""An index of what was said: every string of up to D tokens, how often, and what followed.
+"""A suffix trie: counts of every string of up to D tokens, and of the tokens that followed it.
 
-A trie in flat arrays, one table per depth, so that one appended token touches one node of each
+It is kept in flat arrays, one table per depth, so that one appended token touches one node of each
 table and all depths are updated side by side; time does not depend on how much is indexed: with
 10,000, 100,000 and 1,000,000 tokens of responses a proposal took 0.32, 0.47, 0.32 ms at batch 1 and
 1.0, 0.9, 1.2 ms at batch 32. The alternative, comparing the row with every place when drafting
 (``bench.masked_scan``), needs 4 bytes a token instead of 1,056, but took 0.34, 3.6, 38 ms and 11,
 125, 1,409 ms (`specjax bench drafters`, two CPU cores; a plain step: 4.5 and 19 ms).
 
-Siblings stand in Arctic's order (Oliaro et al. 2024, arXiv 2411.04975; arctic_inference):
-by falling count; a new one goes last; one whose count rises from c to c + 1 goes to the front
-of the siblings with its left neighbour's count, if that is c or c + 1; one whose count falls from
-c to c - 1 goes behind its siblings of count c.
+Siblings are sorted as in Arctic (Oliaro et al. 2024, arXiv:2411.04975; arctic_inference): by
+falling count; a new one goes last; one whose count rises from c to c + 1 goes to the front of the
+siblings with its left neighbour's count, if that is c or c + 1; one whose count falls from c to
+c - 1 goes behind its siblings of count c.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-# What stands in a table's place i: of node i; of the children of node i, which are nodes of this
-# depth while i is one less deep; of group i, the siblings of one count; of hash bucket i. Place 0
-# is no node and no group: its CHAIN and its HEAD are the first of those that are free, and theirs
-# the next ones.
+# The fields of a table's entry i: of node i; of the children of node i, which are nodes of this
+# depth while i is one less deep; of group i, the siblings of one count; of hash bucket i. Entry 0
+# is no node and no group: its CHAIN and HEAD begin the lists of free nodes and groups.
 PARENT, TOKEN, COUNT, NEXT, PREVIOUS, GROUP, CHAIN, FIRST, HEAD, TAIL, BUCKET = range(11)
 NUM_FIELDS = 11
 NONE = 0  # also the root, as a parent
 
 
 class Index(NamedTuple):
-    """Counted strings per row. Capacity C - 1 tokens per row."""
+    """A suffix trie per row, with room for C - 1 tokens."""
 
     tables: Int[Array, "B D C 11"]  # depth d + 1 at index d
     size: Int[Array, "B"]  # tokens indexed
-    active: Int[Array, "B D"]  # the nodes of the last 1 .. D tokens of the sequence at hand
+    active: Int[Array, "B D"]  # the nodes of the last 1 .. D tokens of the current sequence
+
+
+@runtime_checkable
+class CountChild(Protocol):
+    """``count_more`` or ``count_less``."""
+
+    def __call__(
+        self,
+        table: Int[Array, "C 11"],
+        parent: Int[Array, ""],
+        token: Int[Array, ""],
+        alive: Bool[Array, ""],
+        /,
+    ) -> tuple[Int[Array, "C 11"], Int[Array, ""]]:
+        """Return the changed table and the child's node."""
+        ...
+
+
+@runtime_checkable
+class ChangeIndex(Protocol):
+    """``append`` or ``forget``."""
+
+    def __call__(self, index: Index, token: Int[Array, "B"], alive: Bool[Array, "B"], /) -> Index:
+        """Return the changed index."""
+        ...
 
 
 def empty(batch_size: int, depth: int, capacity: int) -> Index:
-    """Return an index of at most ``capacity`` tokens a row: 44 x depth bytes for each."""
+    """Return an index with room for ``capacity`` tokens a row, of 44 * depth bytes each."""
     places = jnp.arange(1, capacity + 2, dtype=jnp.int32) % (capacity + 1)
     table = jnp.zeros((capacity + 1, NUM_FIELDS), jnp.int32)
     table = table.at[:, CHAIN].set(places).at[:, HEAD].set(places)
@@ -50,20 +73,23 @@ def empty(batch_size: int, depth: int, capacity: int) -> Index:
 
 
 def append(index: Index, token: Int[Array, "B"], alive: Bool[Array, "B"]) -> Index:
-    """Let the sequence of every ``alive`` row grow by a token, while there is room."""
+    """Return the index with a token appended to the sequence of every ``alive`` row with room."""
     alive &= index.size < index.tables.shape[2] - 1
     index = read(index, token, alive, count_more)
     return index._replace(size=index.size + alive)
 
 
 def forget(index: Index, token: Int[Array, "B"], alive: Bool[Array, "B"]) -> Index:
-    """Take one token of a sequence back, the first one first, before anything else is appended."""
+    """Return the index with one token of a sequence removed.
+
+    Tokens are removed first to last, before anything else is appended.
+    """
     index = read(index, token, alive, count_less)
     return index._replace(size=index.size - alive)
 
 
-def read(index: Index, token, alive, count: Callable) -> Index:
-    """Count, at every depth, the string that ends in this token of the sequence at hand."""
+def read(index: Index, token: Int[Array, "B"], alive: Bool[Array, "B"], count: CountChild) -> Index:
+    """Apply ``count`` at every depth to the string that ends in this token of the sequence."""
     parents = jnp.concatenate([jnp.zeros_like(index.active[:, :1]), index.active[:, :-1]], axis=1)
     known = (parents > NONE).at[:, 0].set(True) & alive[:, None]
     every_depth = jax.vmap(count, in_axes=(0, 0, None, 0))
@@ -71,8 +97,10 @@ def read(index: Index, token, alive, count: Callable) -> Index:
     return index._replace(tables=tables, active=jnp.where(alive[:, None], nodes, index.active))
 
 
-def find(tables: Int[Array, "... C 11"], at: tuple, parent, token):
-    """Find a parent's child in the table ``at`` these indices: (node or NONE, hash bucket)."""
+def find(
+    tables: Int[Array, "... C 11"], at: tuple, parent: Int[Array, ""], token: Int[Array, ""]
+) -> tuple[Int[Array, ""], Int[Array, ""]]:
+    """Return a parent's child (or NONE) in the table ``at`` these indices, and its hash bucket."""
     mixed = parent.astype(jnp.uint32) * jnp.uint32(2654435761)
     mixed ^= token.astype(jnp.uint32) * jnp.uint32(2246822519)
     mixed = (mixed ^ (mixed >> 15)) * jnp.uint32(3266489917)
@@ -88,8 +116,13 @@ def find(tables: Int[Array, "... C 11"], at: tuple, parent, token):
     return node, bucket
 
 
-def count_more(table: Int[Array, "C 11"], parent, token, alive):
-    """Count a parent's child once more, or for the first time; return (table, node)."""
+def count_more(
+    table: Int[Array, "C 11"],
+    parent: Int[Array, ""],
+    token: Int[Array, ""],
+    alive: Bool[Array, ""],
+) -> tuple[Int[Array, "C 11"], Int[Array, ""]]:
+    """Return the table with a parent's child counted once more, or for the first time; its node."""
     node, bucket = find(table, (), parent, token)
     new, old = alive & (node == NONE), alive & (node != NONE)
     node = jnp.where(new, table[NONE, CHAIN], node)
@@ -121,10 +154,15 @@ def count_more(table: Int[Array, "C 11"], parent, token, alive):
     return write(table, writes), jnp.where(alive, node, NONE)
 
 
-def count_less(table: Int[Array, "C 11"], parent, token, alive):
-    """Count a parent's child once less, or remove it; return (table, node).
+def count_less(
+    table: Int[Array, "C 11"],
+    parent: Int[Array, ""],
+    token: Int[Array, ""],
+    alive: Bool[Array, ""],
+) -> tuple[Int[Array, "C 11"], Int[Array, ""]]:
+    """Return the table with a parent's child counted once less, or removed; its node.
 
-    What is removed can still be found as a parent, until something is appended.
+    A removed node can still be found as a parent, until something is appended.
     """
     node, bucket = find(table, (), parent, token)
     count = table[node, COUNT] - 1
@@ -159,14 +197,16 @@ def count_less(table: Int[Array, "C 11"], parent, token, alive):
     return write(table, writes), jnp.where(alive, node, NONE)
 
 
-def unlink(table, node, where) -> tuple:
-    """Take a node out of the ring of its siblings."""
+def unlink(table: Int[Array, "C 11"], node: Int[Array, ""], where: Bool[Array, ""]) -> tuple:
+    """Return the writes that take a node out of the ring of its siblings."""
     left, right = table[node, PREVIOUS], table[node, NEXT]
     return (where, left, NEXT, right), (where, right, PREVIOUS, left)
 
 
-def link(node, behind, before, where) -> tuple:
-    """Put a node between two siblings; a node that is alone, between itself and itself."""
+def link(
+    node: Int[Array, ""], behind: Int[Array, ""], before: Int[Array, ""], where: Bool[Array, ""]
+) -> tuple:
+    """Return the writes that put a node between two siblings; if alone, between itself twice."""
     return (
         (where, node, NEXT, before),
         (where, node, PREVIOUS, behind),
@@ -175,10 +215,18 @@ def link(node, behind, before, where) -> tuple:
     )
 
 
-def regroup(table, node, left: tuple, right: tuple, old, alive) -> tuple:
-    """Take a node that is ``old`` out of its group; if ``alive``, give it that of its new count.
+def regroup(
+    table: Int[Array, "C 11"],
+    node: Int[Array, ""],
+    left: tuple,
+    right: tuple,
+    old: Bool[Array, ""],
+    alive: Bool[Array, ""],
+) -> tuple:
+    """Return the writes that move a node to the group of its new count.
 
-    ``left`` and ``right`` are its siblings to be, and whether it joins their groups.
+    ``old`` nodes leave their group, ``alive`` ones get another. ``left`` and ``right`` are the new
+    neighbours, and whether the node joins their groups.
     """
     (behind, follows), (before, leads) = left, right
     group = table[node, GROUP]
@@ -202,7 +250,7 @@ def regroup(table, node, left: tuple, right: tuple, old, alive) -> tuple:
 
 
 def write(table: Int[Array, "C 11"], writes: tuple) -> Int[Array, "C 11"]:
-    """Write (where, place, field, value)s, no two of them to one field of one place."""
+    """Return the table after writes (where, place, field, value), no two of them to one field."""
     where, place, field, value = (
         jnp.stack(jnp.broadcast_arrays(*map(jnp.asarray, part)))
         for part in zip(*writes, strict=True)
@@ -213,9 +261,9 @@ def write(table: Int[Array, "C 11"], writes: tuple) -> Int[Array, "C 11"]:
 
 
 def extend(
-    index: Index, tokens: Int[Array, "B P"], count: Int[Array, "B"], one: Callable = append
+    index: Index, tokens: Int[Array, "B P"], count: Int[Array, "B"], one: ChangeIndex = append
 ) -> Index:
-    """Append each row's first ``count`` tokens, or ``forget`` them."""
+    """Return the index with each row's first ``count`` tokens appended, or removed (``forget``)."""
 
     def one_more(carry):
         index, i = carry
@@ -226,9 +274,9 @@ def extend(
 
 
 def match(index: Index, context: Int[Array, "B M"]) -> Int[Array, "B M"]:
-    """Find the node of the last 1 .. M tokens of each row; NONE where they never occurred.
+    """Return the node of the last 1 .. M tokens of each row; NONE where they never occurred.
 
-    An index of one row serves all rows of ``context``, which end where its columns end.
+    An index of one row is used for all rows of ``context``.
     """
     batch_size, longest = context.shape
     rows = jnp.arange(batch_size) % index.size.shape[0]

@@ -1,4 +1,4 @@
-"""Which trees a drafter grows: a fixed shape, or the likeliest nodes of each round.
+"""The shape of draft trees: fixed (Medusa's, vLLM's), or chosen in every round (EAGLE-2).
 
 A node is named by its path: (0, 2) is the third most likely child of the root's first. A chain
 is the tree of (0,), (0, 0), ... Nodes are numbered level by level, siblings by rank.
@@ -20,9 +20,9 @@ MOST_NODES = 256
 class Tree:
     """A tree of ``num_nodes`` drafted tokens, at most ``depth`` deep; the root is not counted.
 
-    ``paths`` fixes it. None grows another one every round (EAGLE-2, Li et al. 2024,
+    ``paths`` lists the nodes of a fixed tree. None is a dynamic one (EAGLE-2, Li et al. 2024,
     arXiv:2406.16858): of each level the ``top_k`` most likely paths are continued by ``top_k``
-    tokens each, and of all tokens seen the ``num_nodes`` most likely paths are kept.
+    tokens each, and of all these candidates the ``num_nodes`` most likely paths are kept.
     """
 
     depth: int  # K
@@ -42,17 +42,17 @@ class Tree:
             self._check_dynamic()
 
     def _check_dynamic(self):
-        seen = self.top_k + (self.depth - 1) * self.top_k**2
+        num_candidates = self.top_k + (self.depth - 1) * self.top_k**2
         least = self.depth if self.top_k == 1 else self.depth + 1  # fewer never get so deep
-        if not least <= self.num_nodes <= seen:
+        if not least <= self.num_nodes <= num_candidates:
             raise ValueError(
-                f"num_nodes={self.num_nodes} must be {least} to {seen} in a tree of "
+                f"num_nodes={self.num_nodes} must be {least} to {num_candidates} in a tree of "
                 f"depth={self.depth} and top_k={self.top_k}: that is how many it sees."
             )
 
     @property
     def width(self) -> int:
-        """How many nodes of a level are read at once."""
+        """How many nodes of a level a forward pass reads."""
         if self.paths is None:
             return self.top_k
         inner = {path[:-1] for path in self.paths}
@@ -60,15 +60,22 @@ class Tree:
 
     @property
     def slots(self) -> int:
-        """How many nodes are read in all: what the drafter's own cache needs room for."""
+        """How many nodes all forward passes read: slots in the drafter's own cache."""
         return (self.depth - 1) * self.width
 
 
 def fixed(paths: Sequence[Sequence[int]]) -> Tree:
-    """Make a tree of these nodes, in whatever order they are listed.
+    """Return the tree of these nodes.
 
-    Raises ValueError, naming the node, for one that is listed twice, that has no parent, or
-    whose elder sibling is missing.
+    Args:
+        paths: of all nodes but the root, in any order, as in Medusa's choices.
+
+    Raises:
+        ValueError: a node is listed twice, or its parent or the sibling before it is missing.
+
+    >>> tree = fixed([(0,), (1,), (0, 0)])
+    >>> tree.depth, tree.top_k, tree.num_nodes
+    (2, 2, 3)
     """
     ordered = sorted((tuple(path) for path in paths), key=lambda path: (len(path), path))
     known: set[Path] = {()}
@@ -85,24 +92,24 @@ def fixed(paths: Sequence[Sequence[int]]) -> Tree:
 
 
 def chain_of(tree: Tree | int) -> Tree:
-    """Return a tree; a number K stands for the chain of K tokens."""
+    """Return ``tree``, or the chain of K tokens for a number K."""
     return fixed([(0,) * i for i in range(1, tree + 1)]) if isinstance(tree, int) else tree
 
 
 class Candidates(NamedTuple):
-    """Everything a round looks at: C tokens, the root first, then level by level.
+    """The C nodes that a round scores: the root first, then level by level.
 
     Of level 1 they are the root's ``top_k`` children, of each later one those of the nodes
     that were read, in the order they were read in.
     """
 
     level: Int[np.ndarray, "C"]
-    seen_by: Int[np.ndarray, "C"]  # the reading, 0 for the root's, that showed a candidate
+    pass_index: Int[np.ndarray, "C"]  # which node's logits it is from, 0 being the root's
 
 
 @functools.cache
 def candidates(tree: Tree) -> Candidates:
-    """List the candidates of a tree."""
+    """Return the candidates of a tree."""
     deeper = np.arange(tree.slots).repeat(tree.top_k)
     first = np.zeros(1 + tree.top_k, int)
     level = np.concatenate([[0], np.ones(tree.top_k, int), 2 + deeper // tree.width])
@@ -110,7 +117,7 @@ def candidates(tree: Tree) -> Candidates:
 
 
 class Fixed(NamedTuple):
-    """What a fixed tree reads and keeps."""
+    """A fixed tree as indices of candidates."""
 
     read: Int[np.ndarray, "K W"]  # by level: which of its candidates; 0 where fewer are
     kept: Int[np.ndarray, "N"]  # candidates
@@ -119,7 +126,7 @@ class Fixed(NamedTuple):
 
 @functools.cache
 def lay_out(tree: Tree) -> Fixed:
-    """Find a fixed tree among the candidates."""
+    """Return a fixed tree as indices of candidates."""
     assert tree.paths is not None
     paths, inner = tree.paths, {path[:-1] for path in tree.paths}
     number: dict[Path, int] = {path: i for i, path in enumerate(((), *paths))}
@@ -139,7 +146,11 @@ def lay_out(tree: Tree) -> Fixed:
 
 
 def from_parents(parents: Sequence[int]) -> Tree:
-    """Make the tree of an array of parents, as ``theory.tree_optimal`` returns: [N], root first."""
+    """Return the tree of an array of parents [N], root first, as ``theory.tree_optimal`` has them.
+
+    >>> from_parents([0, 0, 0, 1]).paths
+    ((0,), (1,), (0, 0))
+    """
     paths: list[Path] = [()]
     for node in range(1, len(parents)):
         rank = list(parents[1:node]).count(parents[node])

@@ -1,0 +1,1 @@
+"""The engine: ``LLM`` offline, ``Service`` for concurrent requests, and what both run on."""

@@ -1,33 +1,63 @@
-"""From folders and options to an ``Engine`` and its ``Params``."""
+"""Build an ``Engine`` and load its ``Params`` from checkpoint folders and options."""
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from specjax.bundled import resolve
-from specjax.config import FeatureConfig, MedusaConfig, ModelConfig, SpeculatorConfig
+from specjax.core.types import (
+    Drafter,
+    DrafterFactory,
+    Engine,
+    LoadDraft,
+    Params,
+    PyTree,
+    Rule,
+    Target,
+)
+from specjax.drafters.block import block_drafter
+from specjax.drafters.custom import build_custom
 from specjax.drafters.draft_model import draft_model
+from specjax.drafters.fallback import Both, fallback
 from specjax.drafters.feature import feature
 from specjax.drafters.hidden_states import hidden_states
+from specjax.drafters.hierarchical import hierarchical
+from specjax.drafters.mapped_vocab import MappedVocabParams, VocabMapping, with_mapped_vocab
 from specjax.drafters.ngram import ngram
-from specjax.drafters.none import none, silent
+from specjax.drafters.none import none, observe_only
 from specjax.drafters.stages import staged
 from specjax.drafters.suffix import suffix
-from specjax.drafters.translated import Bilingual, Dictionary, translated
 from specjax.drafters.tree import Tree
-from specjax.engine import extraction
 from specjax.engine.corpus import Corpus
 from specjax.engine.corpus_file import load as load_corpus
-from specjax.engine.device import shard
-from specjax.engine.rule_options import LOSSY
-from specjax.engine.speculative import MODEL_FREE, SpeculativeConfig, predicted
-from specjax.engine.tokenizer import Tokenizer, has_tokenizer, load_tokenizer
-from specjax.engine.vocabulary import Vocabulary, check_same, find_shared
-from specjax.models.build import HeadConfig, build_feature_head, build_stages, build_target
-from specjax.types import Drafter, Engine, Params, PyTree, Rule, Target
+from specjax.engine.device import sharding
+from specjax.engine.options import custom, extraction
+from specjax.engine.options.methods import MODEL_FREE, read_n_predict
+from specjax.engine.options.rules import LOSSY
+from specjax.engine.options.speculative import SpeculativeConfig
+from specjax.engine.progress import bar, say
+from specjax.engine.text.tokenizer import Tokenizer, has_tokenizer, load_tokenizer
+from specjax.engine.text.vocabulary import Vocabulary, check_same, find_shared
+from specjax.host.files import read_json_object
+from specjax.models.build import (
+    HeadConfig,
+    build_block_head,
+    build_feature_head,
+    build_stages,
+    build_target,
+)
+from specjax.models.config import (
+    WITH_LAYERS,
+    BlockConfig,
+    FeatureConfig,
+    MedusaConfig,
+    ModelConfig,
+    SpeculatorConfig,
+)
 from specjax.verify.block import block
 from specjax.verify.entropy import entropy
 from specjax.verify.rejection import rejection
@@ -35,13 +65,17 @@ from specjax.verify.rejection_tree import rejection_tree
 from specjax.verify.synthetic import synthetic, to_conditional
 from specjax.verify.typical import typical
 from specjax.verify.walk import walk
-from specjax.weights.heads import load_head, read_head_config
+from specjax.weights.footprint import measure
+from specjax.weights.head_configs import read_head_config, read_mask
+from specjax.weights.heads import load_head
 from specjax.weights.hf_config import read_config
 from specjax.weights.load import check_headers, load_params
 
+LARGE = 1 << 30  # bytes of weight files whose reading is shown
+
 
 class Head(NamedTuple):
-    """A drafting head, described but not yet loaded."""
+    """A drafting head: its folder and config, without its weights."""
 
     folder: Path
     config: HeadConfig
@@ -49,12 +83,30 @@ class Head(NamedTuple):
 
 
 class Model(NamedTuple):
-    """A checkpoint, described but not yet loaded."""
+    """A checkpoint: its folder, config and tokenizer, without its weights."""
 
     folder: Path
     config: ModelConfig
     tokenizer: Tokenizer
-    dictionary: Dictionary | None = None  # of a draft model that has its own vocabulary
+    vocab_mapping: VocabMapping | None = None  # of a draft model that has its own vocabulary
+    mask_token_id: int | None = None  # of a draft model that drafts in parallel
+
+
+class Custom(NamedTuple):
+    """A drafter of the user's own: the function that builds it, without its weights."""
+
+    factory: DrafterFactory
+    target: Target
+
+
+class Parts(NamedTuple):
+    """The sources of two drafters: one and its fallback, or a draft model and its own drafter."""
+
+    first: "Source"
+    second: "Source"
+
+
+Source = Model | Head | Custom | Parts | None  # what a drafter is built from; None: its config
 
 
 def describe(
@@ -64,10 +116,14 @@ def describe(
     tokenizer: str | Path | None = None,
     form: Callable[[ModelConfig], ModelConfig] = lambda config: config,
 ) -> Model:
-    """Read everything about a checkpoint but its weights, refusing what is not implemented.
+    """Return a checkpoint's config and tokenizer, without reading its weights.
 
-    ``tokenizer`` is a folder that has one, by default the checkpoint's own; ``form`` says how the
-    weights will be laid out.
+    Args:
+        tokenizer: a folder that has one, by default the checkpoint's own.
+        form: returns the config with the weights' layout in memory.
+
+    Raises:
+        ValueError: the model or its tokenizer cannot be read, or is not implemented.
     """
     folder = resolve(model)
     config, _ = read_config(folder, dtype=dtype, max_model_len=max_model_len)
@@ -82,16 +138,29 @@ def describe_draft(
     *,
     form: Callable[[ModelConfig], ModelConfig] = lambda config: config,
     heterogeneous: bool,
+    parallel: bool = False,
 ) -> Model:
-    """Describe a draft model; one whose folder has no tokenizer reads the target's tokens.
+    """Return a draft model's config and tokenizer, the target's where its folder has none.
 
-    Raises ValueError when the vocabularies do not fit.
+    Raises:
+        ValueError: the vocabularies do not fit, it has a recurrent state, or it is to draft in
+            parallel (PARD) and has no mask token.
     """
     folder = resolve(model)
+    if parallel:
+        mask, rest = read_mask(read_json_object(folder / "config.json")), (dtype, max_model_len)
+        draft = describe_draft(target, model, *rest, form=form, heterogeneous=heterogeneous)
+        return draft._replace(mask_token_id=mask)
+    config, _ = read_config(folder, dtype=dtype, max_model_len=max_model_len)
+    if config.recurrent:
+        raise ValueError(
+            f"{folder} has layers with a recurrent state (gated delta nets), which a draft model "
+            "cannot take back when its tokens are rejected: use a draft model that has only "
+            "attention, or method 'ngram' or 'suffix'."
+        )
     if has_tokenizer(folder):
         draft = describe(folder, dtype, max_model_len, form=form)
         return match(target, draft, heterogeneous=heterogeneous)
-    config, _ = read_config(folder, dtype=dtype, max_model_len=max_model_len)
     if heterogeneous:
         raise ValueError(
             f"use_heterogeneous_vocab needs the draft model's own tokenizer, and there is none in "
@@ -107,30 +176,31 @@ def describe_draft(
 
 
 def match(target: Model, draft: Model, *, heterogeneous: bool) -> Model:
-    """Return the draft model, with a dictionary if it may have a vocabulary of its own.
+    """Return the draft model, with a VocabMapping if ``heterogeneous``.
 
-    Raises ValueError when the vocabularies do not fit.
+    Raises:
+        ValueError: the vocabularies do not fit.
     """
     ours, theirs = (
         Vocabulary(model.tokenizer, model.config.vocab_size, model.folder)
         for model in (target, draft)
     )
     if heterogeneous:
-        return draft._replace(dictionary=find_shared(ours, theirs))
+        return draft._replace(vocab_mapping=find_shared(ours, theirs))
     check_same(ours, theirs)
     return draft
 
 
 def describe_head(target: Model, config: SpeculativeConfig) -> Head:
-    """Read what a head is; an MTP layer is part of the target's own checkpoint by default.
+    """Return a head's folder and config; an MTP layer is by default in the target's checkpoint.
 
-    A feature head is used again for tokens beyond those it was trained to predict, each time
-    for all of them (vLLM's rule).
+    A head trained to predict n tokens may draft a multiple of n (vLLM's rule).
 
-    Raises ValueError when it is no head of this kind, or of another target, when it has fewer
-    stages than tokens are to be drafted, or when these are no multiple of what it predicts.
+    Raises:
+        ValueError: it is no head of this kind, or of another target, it has fewer stages than
+            tokens are to be drafted, or these are no multiple of the tokens it predicts.
     """
-    method, depth = str(config.method), config.depth
+    method, depth = config.head_kind, config.depth
     folder = target.folder if config.model is None else resolve(config.model)
     head = Head(folder, read_head_config(folder, method, target.config), method)
     stages = depth
@@ -143,7 +213,7 @@ def describe_head(target: Model, config: SpeculativeConfig) -> Head:
             f"{config.name_depth()} is more than the {stages} tokens that {folder} can draft: "
             f"use at most {stages}."
         )
-    own = predicted(str(folder), method)
+    own = read_n_predict(str(folder), str(config.method))
     if own is not None and depth > own and depth % own:
         raise ValueError(
             f"num_speculative_tokens={depth} must be divisible by the {own} tokens that {folder} "
@@ -152,10 +222,82 @@ def describe_head(target: Model, config: SpeculativeConfig) -> Head:
     return head
 
 
-def build_engine(
-    target: Model, draft: Model | Head | None, config: SpeculativeConfig | None
-) -> Engine:
-    """Choose drafter and rule."""
+def describe_source(
+    target: Model,
+    config: SpeculativeConfig | None,
+    dtype: str,
+    max_model_len: int | None = None,
+    form: Callable[[ModelConfig], ModelConfig] = lambda config: config,
+) -> Source:
+    """Return what a config's drafter is built from, without its weights.
+
+    Raises:
+        ValueError: it cannot be read, or does not fit the target.
+    """
+    facts = dtype, max_model_len, form
+    if config is None:
+        return None
+    if config.fallback is not None:
+        first = describe_source(target, config.alone, *facts)
+        return Parts(first, describe_source(target, config.fallback, *facts))
+    if config.method in MODEL_FREE:
+        return None
+    if config.method == custom.METHOD:
+        return Custom(custom.find_factory(str(config.model)), build_target(target.config))
+    if config.method != "draft_model":
+        return describe_head(target, config)
+    draft = describe_draft(
+        target, str(config.model), dtype, max_model_len, form=form,
+        heterogeneous=config.use_heterogeneous_vocab, parallel=config.parallel_drafting,
+    )  # fmt: skip
+    if config.speculative_config is None:
+        return draft
+    return Parts(draft, describe_source(draft, config.speculative_config, *facts))
+
+
+def models_of(source: Source) -> list[Model]:
+    """Return the draft models of a source."""
+    if isinstance(source, Parts):
+        return [*models_of(source.first), *models_of(source.second)]
+    return [source] if isinstance(source, Model) else []
+
+
+def taps_of(source: Source, config: SpeculativeConfig, num_layers: int) -> tuple[int, ...]:
+    """Return the layers of the target that a drafter reads.
+
+    Raises:
+        ValueError: the target has no such layer, or two drafters read different ones.
+    """
+    if isinstance(source, Head) and isinstance(source.config, WITH_LAYERS):
+        return source.config.taps
+    if isinstance(source, Custom):
+        taps = build_source(source, config, config.num_speculative_tokens)[0].taps
+        if any(not 1 <= layer <= num_layers for layer in taps):
+            raise ValueError(
+                f"{config.model} reads the layers {taps}, and the target has 1 to {num_layers}."
+            )
+        return taps
+    if not isinstance(source, Parts) or config.fallback is None:
+        return ()  # a draft model's own drafter reads the draft model
+    taps = taps_of(source.first, config.alone, num_layers)
+    others = taps_of(source.second, config.fallback, num_layers)
+    if taps and others and taps != others:
+        raise ValueError(
+            f"the drafter reads the layers {taps} of the target, its fallback {others}: use two "
+            "drafters that read the same ones."
+        )
+    return taps or others
+
+
+def build_source(
+    source: Custom, config: SpeculativeConfig, depth: int
+) -> tuple[Drafter, LoadDraft]:
+    """Return the user's drafter for K = ``depth``, and the function that loads its weights."""
+    return build_custom(source.factory, source.target, depth, config.drafter_options or {})
+
+
+def build_engine(target: Model, draft: Source, config: SpeculativeConfig | None) -> Engine:
+    """Return the engine of a config: target, drafter and verification rule."""
     if config is None:
         return Engine(build_target(target.config), none, walk, window=0)
     taps = config.layers
@@ -164,21 +306,19 @@ def build_engine(
         extraction.check_layers(taps, target.config.num_layers)
         drafter = hidden_states(len(taps), size, dtype)
         return Engine(build_target(target.config, taps), drafter, walk, window=0)
-    if isinstance(draft, Head) and isinstance(draft.config, FeatureConfig):
-        taps = draft.config.taps
-    model = build_target(target.config, taps)
+    model = build_target(target.config, taps_of(draft, config, target.config.num_layers))
     drafter = choose_drafter(model, draft, config, config.num_speculative_tokens)
     return Engine(model, drafter, choose_rule(config, drafter), window=0)
 
 
 def build_schedule(
-    engine: Engine, draft: Model | Head | None, config: SpeculativeConfig | None
+    engine: Engine, draft: Source, config: SpeculativeConfig | None
 ) -> tuple[Engine, ...]:
-    """Build the engine for each number of running requests: 1, 2, ..., the last one also for more.
+    """Return the engine for each number of running requests: 1, 2, ..., the last also for more.
 
-    They differ in how much they draft (num_speculative_tokens_per_batch_size; where its ranges
-    leave a gap, the range before it goes on) and share one state: while nothing is drafted, the
-    drafter still follows the text.
+    They differ in K (num_speculative_tokens_per_batch_size; where its ranges leave a gap, the
+    range before it goes on) and share one state: while K is 0, the drafter still observes the
+    tokens.
     """
     ranges = config and config.num_speculative_tokens_per_batch_size
     if config is None or not ranges or not engine.drafter.depth:
@@ -192,17 +332,21 @@ def build_schedule(
         if depth == engine.drafter.depth:
             return engine
         if depth == 0:
-            return engine._replace(drafter=silent(engine.drafter))
+            return engine._replace(drafter=observe_only(engine.drafter))
         return engine._replace(drafter=choose_drafter(engine.target, draft, config, depth))
 
     return tuple(map(at, depths))
 
 
-def choose_drafter(
-    model: Target, draft: Model | Head | None, config: SpeculativeConfig, depth: int
-) -> Drafter:
-    """Build the drafter that a config asks for, to draft ``depth`` tokens."""
+def choose_drafter(model: Target, draft: Source, config: SpeculativeConfig, depth: int) -> Drafter:
+    """Return the drafter of a config, for drafts of at most ``depth`` tokens."""
+    depth = min(depth, config.num_speculative_tokens)
     method, vocab_size = config.draft_sample_method, model.vocab_size
+    if isinstance(draft, Parts) and config.fallback is not None:
+        first = choose_drafter(model, draft.first, config.alone, depth)
+        return fallback(first, choose_drafter(model, draft.second, config.fallback, depth))
+    if isinstance(draft, Custom):
+        return build_source(draft, config, depth)[0]
     shape = config.shape if depth == config.num_speculative_tokens else depth
     if isinstance(shape, Tree) and shape.top_k > vocab_size:
         raise ValueError(
@@ -221,22 +365,33 @@ def choose_drafter(
         )
     if draft is None:
         return ngram(depth, config.prompt_lookup_max or 0, config.prompt_lookup_min or 0)
+    if isinstance(draft, Parts):
+        own_config, one = config.speculative_config, draft.first
+        assert isinstance(one, Model)
+        engine = build_engine(one, draft.second, own_config)
+        return hierarchical(engine, depth, min(one.config.max_position_embeddings, reach))
     if isinstance(draft, Model):
         reach = min(draft.config.max_position_embeddings, reach)
+        check_windows(draft.config, depth)
         own = build_target(draft.config)
-        if draft.dictionary is not None:
-            own = translated(own, vocab_size)
-        return draft_model(own, shape, method, reach)
+        if draft.vocab_mapping is not None:
+            own = with_mapped_vocab(own, vocab_size)
+        return draft_model(own, shape, method, reach, draft.mask_token_id)
     if isinstance(draft.config, FeatureConfig):
+        check_windows(draft.config.block, depth)
         head = build_feature_head(draft.config)
         return feature(head, shape, method, reach)
+    if isinstance(draft.config, BlockConfig):
+        head = build_block_head(draft.config)
+        return block_drafter(head, shape, method, reach, config.dspark_draft_topk)
     return staged(build_stages(draft.config), shape, method, reach)
 
 
 def build_corpus(config: SpeculativeConfig | None, tokenizer: Tokenizer) -> Corpus | None:
-    """Make room for the responses that suffix decoding shares, or None if there are none.
+    """Return the corpus of responses that suffix decoding shares; None if it shares none.
 
-    Raises ValueError when a saved corpus is of another tokenizer.
+    Raises:
+        ValueError: a saved corpus is of another tokenizer.
     """
     if config is None or config.method != "suffix":
         return None
@@ -249,10 +404,10 @@ def build_corpus(config: SpeculativeConfig | None, tokenizer: Tokenizer) -> Corp
 
 
 def choose_rule(config: SpeculativeConfig, drafter: Drafter) -> Rule:
-    """Choose how drafts are verified; one warning if that changes the target's law.
+    """Return the verification rule of a config; warns if it changes the target's distribution.
 
-    "standard" walks, unless the draft has a law of its own: then it needs rejection, and a
-    tree that of siblings.
+    "standard" is ``walk``, unless draft tokens are sampled: then it is ``rejection``, for a tree
+    ``rejection_tree``.
 
     Raises:
         ValueError: the rule is for chains and the drafter makes trees.
@@ -267,8 +422,8 @@ def choose_rule(config: SpeculativeConfig, drafter: Drafter) -> Rule:
     if method in LOSSY:
         warnings.warn(
             f"rejection_sample_method={method!r} is lossy, the text does not follow the target's "
-            f"law: {LOSSY[method]}.",
-            stacklevel=4,  # whoever made the LLM
+            f"distribution: {LOSSY[method]}.",
+            stacklevel=5,  # the caller of LLM()
         )
     threshold, alpha = config.posterior_threshold, config.posterior_alpha
     if method == "typical":
@@ -279,31 +434,76 @@ def choose_rule(config: SpeculativeConfig, drafter: Drafter) -> Rule:
         return synthetic(to_conditional(config.synthetic_acceptance_rates or ()))
     if method == "block":
         return block
-    if config.method not in MODEL_FREE and config.draft_sample_method == "probabilistic":
+    if config.samples:
         return rejection if is_chain else rejection_tree
     return walk
 
 
-def load(
-    target: Model, draft: Model | Head | None, mesh: Mesh, *, keep_dtype: bool = False
-) -> Params:
-    """Read the weights, after everything that can be refused has been: a draft model's too.
+def check_windows(config: ModelConfig, depth: int) -> None:
+    """Raise ValueError if a draft reaches out of a drafter's sliding window.
 
-    A head is small and lies whole on each device. ``keep_dtype`` is that of ``load_params``.
+    While it is grown, its nodes' positions are known as numbers of slots only (``sliding_mask``).
     """
+    narrow = min((kind.window for kind in config.layers if kind.window), default=None)
+    if narrow is not None and narrow <= depth:
+        raise ValueError(
+            f"num_speculative_tokens={depth} reaches out of the drafter's sliding window of "
+            f"{narrow}: use at most {narrow - 1}."
+        )
+
+
+def load(
+    target: Model,
+    draft: Source,
+    config: SpeculativeConfig | None,
+    mesh: Mesh,
+    *,
+    keep_dtype: bool = False,
+) -> Params:
+    """Return the weights of target and drafter, read from their folders.
+
+    Draft models' files are checked before the target's weights are read. A head is small and
+    copied to each device. ``keep_dtype`` is that of ``load_params``. Of several devices each is
+    given its part only.
+    """
+    where = mesh.devices.flat[0] if mesh.size == 1 else partial(sharding, mesh)
 
     def read(model: Model) -> PyTree:
-        device = mesh.devices.flat[0]
-        params = load_params(model.folder, model.config, device, keep_dtype=keep_dtype)
-        params = params if mesh.size == 1 else shard(params, mesh)
-        return params if model.dictionary is None else Bilingual(params, model.dictionary)
+        size = measure(model.folder, model.config, keep_dtype=keep_dtype)
+        if size.method is not None:
+            say(f"{model.folder.name}: {size}")
+        facts = model.folder, model.config, where
+        if size.stored < LARGE:
+            params = load_params(*facts, keep_dtype=keep_dtype)
+        else:
+            with bar(f"weights of {model.folder.name}, MB") as shown:
+                params = load_params(
+                    *facts,
+                    keep_dtype=keep_dtype,
+                    progress=lambda done, total: shown(done // 10**6, total // 10**6),
+                )
+        mapping = model.vocab_mapping
+        return params if mapping is None else MappedVocabParams(params, mapping)
 
-    if isinstance(draft, Model):
-        check_headers(draft.folder, draft.config)
-    weights = read(target)
-    if isinstance(draft, Head):
+    def read_source(source: Source, config: SpeculativeConfig | None, weights: PyTree) -> PyTree:
+        if source is None or config is None:
+            return None
+        if isinstance(source, Parts) and config.fallback is not None:
+            first = read_source(source.first, config.alone, weights)
+            return Both(first, read_source(source.second, config.fallback, weights))
+        if isinstance(source, Parts):
+            assert isinstance(source.first, Model)
+            own = read(source.first)
+            return Params(own, read_source(source.second, config.speculative_config, own))
+        if isinstance(source, Custom):
+            return build_source(source, config, config.num_speculative_tokens)[1](weights)
+        if isinstance(source, Model):
+            return read(source)
         place = mesh.devices.flat[0] if mesh.size == 1 else NamedSharding(mesh, PartitionSpec())
-        facts = draft.folder, draft.method, draft.config, weights, place
-        own = load_head(*facts, keep_dtype=keep_dtype)
-        return Params(weights, own)
-    return Params(weights, None if draft is None else read(draft))
+        facts = source.folder, source.method, source.config, weights, place
+        return load_head(*facts, keep_dtype=keep_dtype)
+
+    for model in models_of(draft):
+        check_headers(model.folder, model.config)
+    weights = read(target)
+    return Params(weights, read_source(draft, config, weights))

@@ -1,4 +1,4 @@
-"""vLLM's ``kv_transfer_config``: where extract_hidden_states saves what it heard."""
+"""vLLM's ``kv_transfer_config``: where method "extract_hidden_states" saves its files."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from specjax.compile_cache import probe
-from specjax.engine.extraction import METHOD
-from specjax.engine.params import SamplingParams
-from specjax.engine.rounds import Progress
-from specjax.engine.speculative import SpeculativeConfig, read_mapping, suggest, warn_inert
+from specjax.engine.options.extraction import METHOD
+from specjax.engine.options.mappings import read_mapping, suggest, warn_inert
+from specjax.engine.options.sampling_params import SamplingParams
+from specjax.engine.options.speculative import SpeculativeConfig
+from specjax.engine.request_state import RequestState
+from specjax.host.compile_cache import probe
 from specjax.weights.hidden_states import write_hidden_states
 
 CONNECTOR = "ExampleHiddenStatesConnector"
@@ -27,9 +28,9 @@ REQUEST = ("hidden_states_path", "include_output_tokens")
 
 @dataclass(frozen=True, kw_only=True)
 class Connector:
-    """Save one file per request (``weights.hidden_states``) into a folder.
+    """Saves one file per request (``weights.hidden_states``) into a folder.
 
-    A request may say more in ``SamplingParams.extra_args["kv_transfer_params"]``:
+    A request may set two options in ``SamplingParams.extra_args["kv_transfer_params"]``:
     ``include_output_tokens`` (all tokens but the last, not the prompt alone) and, where
     ``allow_custom_save_path`` is set, ``hidden_states_path``.
     """
@@ -38,7 +39,7 @@ class Connector:
     allow_custom_save_path: bool = False
 
     def check(self, params: SamplingParams) -> None:
-        """Raise ValueError if a request asks for what cannot be saved."""
+        """Raise ValueError if a request's ``kv_transfer_params`` are wrong."""
         wanted = transfer_params(params)
         for name in wanted:
             if name not in REQUEST:
@@ -53,34 +54,38 @@ class Connector:
         if params.n > 1:
             raise ValueError(f"{METHOD} saves one file per request, got n={params.n}: use n=1.")
 
-    def save(self, first: int, progress: Progress, states: Any) -> dict[str, str]:
-        """Write a finished request's file from states [T, A, D]; return where it is.
+    def save(self, first: int, request_state: RequestState, states: Any) -> dict[str, str]:
+        """Write a finished request's file from hidden states [T, A, D]; return its path.
 
         ``first`` is the number of the first request of the batch.
         """
-        wanted, tokens = transfer_params(progress.request.params), progress.request.prompt
+        wanted, tokens = transfer_params(request_state.request.params), request_state.request.prompt
         if wanted.get("include_output_tokens"):
-            tokens = [*tokens, *progress.tokens][:-1]  # nobody has read the last one
+            tokens = [*tokens, *request_state.tokens][:-1]  # the last one has no state
         unique = uuid.uuid4().hex[:8]  # as vLLM's: runs may share a folder
-        name = f"{first + progress.index}-{unique}.safetensors"
+        name = f"{first + request_state.index}-{unique}.safetensors"
         path = Path(wanted.get("hidden_states_path") or self.folder / name)
         write_hidden_states(path, tokens, np.asarray(states)[: len(tokens)])
         return {"hidden_states_path": str(path)}
 
 
 def transfer_params(params: SamplingParams) -> Mapping[str, Any]:
-    """Return what a request says to the connector."""
+    """Return a request's ``kv_transfer_params``, empty if it has none."""
     extra = params.extra_args or {}
-    said = extra.get("kv_transfer_params", {})
-    if set(extra) - {"kv_transfer_params"} or not isinstance(said, Mapping):
-        raise ValueError(f"extra_args may hold kv_transfer_params, a mapping; got {dict(extra)!r}.")
-    return said
+    given = extra.get("kv_transfer_params", {})
+    known = {"kv_transfer_params", "num_speculative_tokens"}
+    if set(extra) - known or not isinstance(given, Mapping):
+        raise ValueError(
+            "extra_args may hold kv_transfer_params, a mapping, and num_speculative_tokens; got "
+            f"{dict(extra)!r}."
+        )
+    return given
 
 
 def read_connector(
     kv_transfer_config: Mapping[str, Any] | str | None, speculative: SpeculativeConfig | None
 ) -> Connector | None:
-    """Read a `kv_transfer_config`: a mapping, its JSON text, or None.
+    """Return the connector of a `kv_transfer_config`: a mapping, its JSON text, or None.
 
     Raises:
         ValueError: the connector, the role, a key or the folder is wrong, or one of method
@@ -125,7 +130,7 @@ def read_connector(
 def check_keys(
     what: str, config: Mapping[str, Any], known: Sequence[str], inert: Sequence[str]
 ) -> None:
-    """Raise ValueError for an unknown key; warn of those without effect."""
+    """Raise ValueError for an unknown key; warn of keys without effect."""
     for key in config:
         if key not in (*known, *inert):
             raise ValueError(f"unknown {what} key {key!r}.{suggest(key, (*known, *inert))}")

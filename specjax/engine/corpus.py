@@ -1,7 +1,7 @@
-"""The responses that suffix decoding draws on for all requests: host state, first in first out.
+"""The responses that suffix decoding shares among requests: host state, first in first out.
 
-The index is an argument of the compiled step, refreshed between calls: inside one call it is
-frozen. Only outputs enter it; prompts stay in their own row's index.
+Their index is an argument of the compiled step, refreshed between calls: inside one call it does
+not change. Only outputs enter it; prompts stay in their own row's index.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,7 +13,7 @@ import numpy as np
 
 from specjax.drafters import suffix_index
 from specjax.drafters.suffix_index import Index
-from specjax.engine.rounds import Progress
+from specjax.engine.request_state import RequestState
 
 CHUNKS = 8, 64  # tokens that are indexed in one call: two programs, whatever the length
 
@@ -22,13 +22,13 @@ forget = jax.jit(partial(suffix_index.extend, one=suffix_index.forget), donate_a
 
 
 class Corpus:
-    """Responses, oldest first, and their index.
+    """Responses, oldest first, and the suffix index of their tokens.
 
     Args:
-        max_tree_depth: the longest string that is counted.
-        max_requests: how many responses stay; at least 1.
-        capacity: how many tokens stay.
-        responses: what was said before, oldest first.
+        max_tree_depth: the longest string of tokens that is counted.
+        max_requests: how many responses are kept; at least 1.
+        capacity: how many tokens are kept.
+        responses: the token ids to start with, oldest first.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Corpus:
         self.max_tree_depth, self.max_requests = max_tree_depth, max_requests
         self.capacity, self.num_tokens = capacity, 0
         self.responses: dict[int, list[int]] = {}
-        self.growing: dict[int, jax.Array] = {}  # where each running response stands in the index
+        self.growing: dict[int, jax.Array] = {}  # running response -> its position in the index
         self.index = suffix_index.empty(1, max_tree_depth, capacity)
         self._next = 0
         for tokens in responses:
@@ -50,7 +50,7 @@ class Corpus:
             self.finish(name)
 
     def start(self) -> int:
-        """Make room for a response and return its name."""
+        """Add an empty response and return its name; the oldest may be evicted."""
         name, self._next = self._next, self._next + 1
         self.responses[name], self.growing[name] = [], self._nowhere()
         while len(self.responses) > self.max_requests:
@@ -58,7 +58,7 @@ class Corpus:
         return name
 
     def extend(self, name: int, tokens: Sequence[int]) -> None:
-        """Append tokens to a response, if it has not been evicted; the oldest may go."""
+        """Append tokens to a response, unless it has been evicted; the oldest may be evicted."""
         while name in self.responses and self.num_tokens + len(tokens) > self.capacity:
             self._evict()
         if name in self.responses:
@@ -67,11 +67,11 @@ class Corpus:
             self.growing[name] = self._read(append, self.growing[name], tokens)
 
     def finish(self, name: int) -> None:
-        """Say that a response grows no more. It stays until it is the oldest."""
+        """Mark a response as complete. It stays until it is evicted."""
         self.growing.pop(name, None)
 
     def shapes(self) -> Iterator[int]:
-        """Compile what appends and what forgets; yields each size."""
+        """Compile the programs that append and remove tokens; yields after each size."""
         for size in CHUNKS:
             for one in (append, forget):
                 nothing = jnp.zeros((1, size), jnp.int32), jnp.zeros(1, jnp.int32)
@@ -79,7 +79,7 @@ class Corpus:
             yield size
 
     def _evict(self) -> None:
-        """Take the oldest response out of the index."""
+        """Remove the oldest response from the index."""
         name = next(iter(self.responses))
         tokens = self.responses.pop(name)
         self.num_tokens -= len(tokens)
@@ -87,7 +87,7 @@ class Corpus:
         self.finish(name)
 
     def _read(self, one: Callable, active: jax.Array, tokens: Sequence[int]) -> jax.Array:
-        """Append or forget tokens from where a response stands; return where it stands then."""
+        """Append or remove tokens at a position of the index; return the position after them."""
         size = CHUNKS[len(tokens) > CHUNKS[0]]
         self.index = self.index._replace(active=active)
         for start in range(0, len(tokens), size):
@@ -102,20 +102,23 @@ class Corpus:
         return jnp.zeros((1, self.max_tree_depth), jnp.int32)
 
 
-def follow(corpus: Corpus) -> Callable[[Progress | None], Index]:
-    """Return what the loop calls with every request that has grown; it gives back the index."""
+def follow(corpus: Corpus) -> Callable[[RequestState | None], Index]:
+    """Return a ``Learn`` callback for the loop: it appends a request's new tokens to the corpus.
+
+    With a request or with None, it returns the present index.
+    """
     names: dict[int, int] = {}
     known: dict[int, int] = {}
 
-    def learn(progress: Progress | None) -> Index:
-        if progress is None:
+    def learn(request_state: RequestState | None) -> Index:
+        if request_state is None:
             return corpus.index
-        i = progress.index
+        i = request_state.index
         if i not in names:
             names[i], known[i] = corpus.start(), 0
-        corpus.extend(names[i], progress.tokens[known[i] :])
-        known[i] = len(progress.tokens)
-        if progress.finish_reason is not None:
+        corpus.extend(names[i], request_state.tokens[known[i] :])
+        known[i] = len(request_state.tokens)
+        if request_state.finish_reason is not None:
             corpus.finish(names.pop(i))
             del known[i]
         return corpus.index

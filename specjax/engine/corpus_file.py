@@ -1,4 +1,4 @@
-"""Responses in a file, for suffix decoding to start from: token ids, and whose they are."""
+"""Save and load the responses that suffix decoding starts from, with their tokenizer's digest."""
 
 import hashlib
 import json
@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from specjax.engine.tokenizer import Tokenizer
-from specjax.files import write_atomically
+from specjax.engine.text.tokenizer import Tokenizer
+from specjax.host.files import write_atomically
 
 FIELDS = {"tokens", "lengths", "vocabulary"}
 
 
 def save(path: Path, responses: Collection[Sequence[int]], tokenizer: Tokenizer) -> None:
-    """Write responses, oldest first, as an .npz file, whole or not at all."""
+    """Write responses, oldest first, as an .npz file, atomically."""
     with write_atomically(path) as file:
         np.savez_compressed(
             file,
@@ -26,9 +26,10 @@ def save(path: Path, responses: Collection[Sequence[int]], tokenizer: Tokenizer)
 
 
 def load(path: Path, tokenizer: Tokenizer | None = None) -> list[list[int]]:
-    """Read responses, oldest first.
+    """Return the responses in a file, oldest first.
 
-    Raises ValueError for a file of another kind, or one whose ids are not this tokenizer's.
+    Raises:
+        ValueError: the file is no corpus, or its ids are of another tokenizer.
     """
     try:
         with np.load(path) as file:
@@ -45,6 +46,6 @@ def load(path: Path, tokenizer: Tokenizer | None = None) -> list[list[int]]:
 
 
 def fingerprint(tokenizer: Tokenizer) -> str:
-    """Return a digest of every token and its id."""
+    """Return a digest of a tokenizer's vocabulary: every token and its id."""
     ids = sorted(tokenizer.backend.get_vocab().items())
     return hashlib.sha256(json.dumps(ids).encode()).hexdigest()

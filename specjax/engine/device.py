@@ -1,6 +1,6 @@
-"""Choose where the weights live: one device, several that share them, or a torch device.
+"""Choose where the weights are: on one device, on several that share them, or a torch device.
 
-The only file that reaches npu_bridge, and it does so when it is asked to.
+The only module of the engine that imports npu_bridge, and only when it is needed.
 """
 
 import dataclasses
@@ -11,11 +11,11 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from specjax.config import ModelConfig
+from specjax.core.types import Params
 from specjax.engine.driver import XLA, Driver
-from specjax.types import Params, PyTree
+from specjax.models.config import ModelConfig
 
-BRIDGED = ("npu", "torch-cpu")
+TORCH_DEVICES = ("npu", "torch-cpu")
 SPLIT_OUTPUTS = (  # column parallel
     *("q_proj", "k_proj", "v_proj", "q_b_proj", "kv_b_proj", "gate_proj", "up_proj"),
 )
@@ -29,14 +29,14 @@ def choose_devices(device: str, tensor_parallel_size: int) -> Mesh:
 
     Raises ValueError naming the remedy for a platform or a number that is not there.
     """
-    if device in BRIDGED:
+    if device in TORCH_DEVICES:
         bridge().open_device(device)
         if tensor_parallel_size != 1:
             raise ValueError(
                 f"tensor_parallel_size={tensor_parallel_size} needs a jax platform: with device="
                 f"{device!r} use tensor_parallel_size=1."
             )
-    platform = "cpu" if device in BRIDGED else device
+    platform = "cpu" if device in TORCH_DEVICES else device
     try:
         found = jax.devices(None if platform == "auto" else platform)
     except RuntimeError:
@@ -55,25 +55,25 @@ def choose_devices(device: str, tensor_parallel_size: int) -> Mesh:
 
 
 def bridge() -> ModuleType:
-    """Import npu_bridge. Raises ValueError with the remedy where torch is not installed."""
+    """Return the module npu_bridge. Raises ValueError where torch is not installed."""
     try:
         import npu_bridge
     except ModuleNotFoundError as missing:
         raise ValueError(
-            f"npu_bridge ({', '.join(map(repr, BRIDGED))}) needs {missing.name}: "
+            f"npu_bridge ({', '.join(map(repr, TORCH_DEVICES))}) needs {missing.name}: "
             "pip install 'specjax[bridge]'."
         ) from None
     return npu_bridge
 
 
 def choose_driver(device: str, params: Params, *, host_drafter: bool) -> tuple[Driver, Params]:
-    """Return who runs the loop's rounds, and the weights where it wants them."""
-    if device not in BRIDGED:
+    """Return the driver for a device, and the weights on that device."""
+    if device not in TORCH_DEVICES:
         return XLA, params
     executor = bridge().Executor(device, host_drafter)
     driver = Driver(
         executor.init_state, executor.fit, executor.place, executor.prefill, executor.generate,
-        executor.admit, executor.leave, executor.select,
+        executor.insert_row, executor.release_slot, executor.select,
     )  # fmt: skip
     return driver, executor.place_params(params)
 
@@ -86,24 +86,33 @@ def choose_dtype(dtype: str, mesh: Mesh, device: str = "auto") -> str:
 
 def name_platform(device: str, mesh: Mesh) -> str:
     """Return jax's name of the platform that computes, or npu_bridge's of its device."""
-    return device if device in BRIDGED else mesh.devices.flat[0].platform
+    return device if device in TORCH_DEVICES else mesh.devices.flat[0].platform
 
 
-def has_own_form(mesh: Mesh, device: str) -> bool:
-    """Say whether weights are laid out for inference: joined, and as a file stores them on a CPU.
+def has_inference_layout(mesh: Mesh, device: str) -> bool:
+    """Return whether weights are laid out for inference: joined, and in the file's dtype on a CPU.
 
-    Not where several devices share them, and not for npu_bridge, which has forms of its own.
+    Not where several devices share them, and not for npu_bridge, which has layouts of its own.
     """
-    return mesh.size == 1 and device not in BRIDGED
+    return mesh.size == 1 and device not in TORCH_DEVICES
 
 
-def inference_form(config: ModelConfig, mesh: Mesh, device: str) -> ModelConfig:
-    """Lay a model out for inference, if ``has_own_form``."""
-    if not has_own_form(mesh, device):
+def inference_layout(config: ModelConfig, mesh: Mesh, device: str) -> ModelConfig:
+    """Return the config of the weights' layout for inference, if ``has_inference_layout``."""
+    if not has_inference_layout(mesh, device):
         return config
     on_cpu = mesh.devices.flat[0].platform == "cpu"
     bits = "uint16" if on_cpu and config.dtype == "bfloat16" else None
     return dataclasses.replace(config, joined=True, cache_dtype=bits)
+
+
+def check_implemented(config: ModelConfig, device: str) -> None:
+    """Raise ValueError if npu_bridge is to run layers that it cannot lower."""
+    if device in TORCH_DEVICES and config.recurrent:
+        raise ValueError(
+            f"device={device!r} does not run layers with a recurrent state (gated delta nets): "
+            "npu_bridge has no loop over tokens. Use device='auto'."
+        )
 
 
 def check_divisible(config: ModelConfig, mesh: Mesh) -> None:
@@ -124,19 +133,15 @@ def check_divisible(config: ModelConfig, mesh: Mesh) -> None:
         )
 
 
-def shard(params: PyTree, mesh: Mesh) -> PyTree:
-    """Split the matrices of attention and MLP over the mesh, replicate the rest.
+def sharding(mesh: Mesh, path: tuple[str | int, ...], shape: tuple[int, ...]) -> NamedSharding:
+    """Return where a weight goes: attention and MLP matrices are split, the rest is copied.
 
     Of a stack of experts each is split like an MLP.
     """
-
-    def place(path, leaf):
-        names = [getattr(key, "key", None) for key in path]
-        split: tuple = (None,) * leaf.ndim
-        if any(name in SPLIT_OUTPUTS for name in names):
-            split = (*split[2:], "tensor", None) if leaf.ndim > 1 else ("tensor",)
-        elif any(name in SPLIT_INPUTS for name in names) and leaf.ndim > 1:
-            split = (*split[1:], "tensor")
-        return jax.device_put(leaf, NamedSharding(mesh, PartitionSpec(*split)))
-
-    return jax.tree_util.tree_map_with_path(place, params)
+    split: tuple = (None,) * len(shape)
+    bias = path[-1] == "bias"
+    if any(name in SPLIT_OUTPUTS for name in path):
+        split = (*split[1:], "tensor") if bias else (*split[2:], "tensor", None)
+    elif any(name in SPLIT_INPUTS for name in path) and not bias:
+        split = (*split[1:], "tensor")
+    return NamedSharding(mesh, PartitionSpec(*split))

@@ -1,34 +1,116 @@
-"""Who runs what the loop asks for: XLA here, npu_bridge's executor on another kind of device."""
+"""The programs the loop runs: compiled by XLA here, or by npu_bridge for a torch device."""
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
+import numpy as np
+from jax import Array
 
-from specjax import cache, decode
-from specjax.sampling import Sampling
-from specjax.types import Cache, Engine, Params, PyTree, State, Text
+from specjax.core import cache, decode
+from specjax.core.types import (
+    Engine,
+    Logprobs,
+    Params,
+    PyTree,
+    Sampling,
+    Slots,
+    State,
+    StepInfo,
+    Text,
+)
+
+
+class InitState(Protocol):
+    """Allocate a state on the device."""
+
+    def __call__(
+        self, engine: Engine, params: Params, text: Text, sampling: Sampling, keys: jax.Array, /
+    ) -> State:
+        """Return what ``decode.init_state`` does, placed as the states that programs return."""
+        ...
+
+
+class Fit(Protocol):
+    """Change the size of a state's caches."""
+
+    def __call__(self, state: State, window: int, /) -> State:
+        """Return the state with caches of which attention reads ``window`` positions."""
+        ...
+
+
+class Place(Protocol):
+    """Move arrays to the device."""
+
+    def __call__(self, params: Params, arrays: PyTree, /) -> PyTree:
+        """Return a pytree of host arrays where states have theirs."""
+        ...
+
+
+class Prefill(Protocol):
+    """Read a chunk of prompts."""
+
+    def __call__(
+        self, engine: Engine, params: Params, state: State, start: int, chunk: int, /
+    ) -> tuple[State, StepInfo, Logprobs | None]:
+        """Return what ``decode.prefill`` does; the state passed in may be overwritten."""
+        ...
+
+
+class Generate(Protocol):
+    """Run several rounds."""
+
+    def __call__(
+        self, engine: Engine, params: Params, state: State, max_rounds: int, min_running: int,
+        history: int, /,
+    ) -> tuple[State, StepInfo | None, Any]:  # fmt: skip
+        """Return what ``decode.generate`` does; the state passed in may be overwritten."""
+        ...
+
+
+class InsertRow(Protocol):
+    """Put a request into the batch."""
+
+    def __call__(self, state: State, slot: int, row: State, /) -> State:
+        """Return what ``cache.insert_row`` does; the state passed in may be overwritten."""
+        ...
+
+
+class ReleaseSlot(Protocol):
+    """Take a request out of the batch."""
+
+    def __call__(self, state: State, slot: int, /) -> State:
+        """Return what ``cache.release_slot`` does; the state passed in may be overwritten."""
+        ...
+
+
+class Select(Protocol):
+    """Change the size of the batch."""
+
+    def __call__(self, state: State, slots: np.ndarray, num_rows: int, /) -> State:
+        """Return what ``cache.select`` does."""
+        ...
 
 
 class Driver(NamedTuple):
-    """The loop's programs; whatever holds states, only the functions of its driver touch it."""
+    """The loop's programs on one kind of device. States are opaque to all but their driver."""
 
-    init_state: Callable  # as decode.init_state, placed like all states that follow from it
-    fit: Callable  # (state, window) -> state, whose caches an attention reads whole
-    place: Callable  # (params, arrays) -> arrays: from the host to where a state has them
-    prefill: Callable  # as decode.prefill
-    generate: Callable  # as decode.generate
-    admit: Callable  # as cache.admit
-    leave: Callable  # as cache.leave
-    select: Callable  # as cache.select
-    ahead: bool = False  # programs run while the host goes on: it may ask before it is answered
+    init_state: InitState
+    fit: Fit
+    place: Place
+    prefill: Prefill
+    generate: Generate
+    insert_row: InsertRow
+    release_slot: ReleaseSlot
+    select: Select
+    asynchronous: bool = False  # the next program may start before results are read
 
 
 prefill = jax.jit(decode.prefill, static_argnums=(0, 4), donate_argnums=2)
 generate = jax.jit(decode.generate, static_argnums=(0, 5), donate_argnums=2)
-admit = jax.jit(cache.admit, donate_argnums=0)
-leave = jax.jit(cache.leave, donate_argnums=0)
+insert_row = jax.jit(cache.insert_row, donate_argnums=0)
+release_slot = jax.jit(cache.release_slot, donate_argnums=0)
 select = jax.jit(cache.select)
 resize = jax.jit(cache.resize, static_argnums=1)
 
@@ -36,54 +118,52 @@ resize = jax.jit(cache.resize, static_argnums=1)
 def init_state(
     engine: Engine, params: Params, text: Text, sampling: Sampling, keys: jax.Array
 ) -> State:
-    """Allocate a state, placed like all that follow from it: else it compiles anew.
+    """Return a new state with caches of ``engine.window`` positions.
 
-    Its caches have ``engine.window`` positions.
+    It has the sharding of the states that programs return: with another one they would compile
+    again.
     """
-    return allocator(beside(params))(engine, params, text, sampling, keys)
+    return allocator(sharding_of(params))(engine, params, text, sampling, keys)
 
 
 def fit(state: State, window: int) -> State:
-    """Make the caches as large as the window.
+    """Return the state with caches as large as the window.
 
-    A product takes no part of a buffer as it is: to read 256 of 2,048 positions XLA copies them
-    first, in every layer of every round (32 rows of the bundled target: 17 ms instead of 3). And
-    what nobody has written yet takes no memory.
+    XLA cannot multiply by a slice of a buffer in place: to read 256 of 2,048 positions it copies
+    them first, in every layer of every round (32 rows of the bundled target: 17 ms instead of 3).
+    Positions beyond the window would also take memory before they are written.
     """
 
     def one(node):
-        if not isinstance(node, Cache):
-            return node
-        return node._replace(
-            keys=tuple(resize(leaf, window) for leaf in node.keys),
-            values=tuple(resize(leaf, window) for leaf in node.values),
-        )
+        return resize(node, window) if isinstance(node, Slots) else node
 
-    if cache.width(state) == window:
+    if cache.capacity(state) == window:
         return state
-    return jax.tree.map(one, state, is_leaf=lambda node: isinstance(node, Cache))
+    return jax.tree.map(one, state, is_leaf=lambda node: isinstance(node, Slots))
 
 
-def fresh(engine: Engine, params: Params, text: Text, sampling: Sampling, keys) -> State:
-    """Allocate a state whose caches fit."""
+def fresh(engine: Engine, params: Params, text: Text, sampling: Sampling, keys: Array) -> State:
+    """Return a new state whose caches have the window's size."""
     return fit(decode.init_state(engine, params, text, sampling, keys), engine.window)
 
 
 def place(params: Params, arrays: PyTree) -> PyTree:
-    """Put arrays beside the weights."""
-    return jax.device_put(arrays, beside(params))
+    """Return the arrays on the device of the weights."""
+    return jax.device_put(arrays, sharding_of(params))
 
 
-def beside(params: Params) -> jax.sharding.Sharding | None:
-    """Return where the weights are; where several devices share them, XLA chooses."""
+def sharding_of(params: Params) -> jax.sharding.Sharding | None:
+    """Return the sharding of the weights; None, for XLA to choose, where several devices share."""
     where = jax.tree.leaves(params.target)[0].sharding
     return where if where.num_devices == 1 else None
 
 
 @functools.cache
-def allocator(where: jax.sharding.Sharding | None) -> Callable:
-    """Return a program that allocates a state there: putting it there leaf by leaf took 2 ms."""
+def allocator(where: jax.sharding.Sharding | None) -> Callable[..., State]:
+    """Return a program that allocates a state there; leaf by leaf it took 2 ms."""
     return jax.jit(fresh, static_argnums=0, out_shardings=where)
 
 
-XLA = Driver(init_state, fit, place, prefill, generate, admit, leave, select, ahead=True)
+XLA = Driver(
+    init_state, fit, place, prefill, generate, insert_row, release_slot, select, asynchronous=True
+)

@@ -1,10 +1,8 @@
-"""Where a request's text and log probabilities are promised to be the same in any company."""
+"""Check ``batch_invariant``: the same text and logprobs whatever else is in the batch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from specjax.config import FeatureConfig, ModelConfig
-from specjax.models.build import HeadConfig
-from specjax.types import Engine
+from specjax.core.types import Engine
 from specjax.verify.walk import walk
 
 INSTEAD = "or leave batch_invariant out, then texts may part at near ties"
@@ -13,20 +11,21 @@ INSTEAD = "or leave batch_invariant out, then texts may part at near ties"
 def check_batch_invariant(
     platform: str,
     num_devices: int,
-    configs: Mapping[str, ModelConfig | HeadConfig],
     schedule: Sequence[Engine],
     *,
     learns: bool,
 ) -> None:
-    """Refuse what is not bitwise the same for any batch size, mates, chunks and windows.
+    """Raise ValueError unless results are bitwise the same for any batch, chunks and windows.
 
-    It is so on one CPU, where each row of a product, of attention and of a norm is summed up by
-    itself (``specjax.kernels``). Elsewhere XLA chooses an order by the shapes.
+    They are on one CPU, where each row of a product, of attention and of a norm is summed up by
+    itself (``specjax.kernels``). Elsewhere XLA chooses the order of sums by the shapes.
 
-    ``configs`` are those of "target" and "draft", ``schedule`` the engines by the number of
-    running requests; ``learns`` says whether responses to others change the drafts.
+    Args:
+        schedule: the engines by the number of running requests.
+        learns: whether responses to other requests change the drafts.
 
-    Raises ValueError with the reason and the remedy.
+    Raises:
+        ValueError: with the reason and the remedy.
     """
     if platform != "cpu":
         _refuse(
@@ -38,14 +37,6 @@ def check_batch_invariant(
             f"tensor_parallel_size={num_devices}, where several devices add up one sum",
             "use tensor_parallel_size=1",
         )
-    for name, config in configs.items():
-        block = config.block if isinstance(config, FeatureConfig) else config
-        for part, what in (("latent", "latent attention"), ("experts", "a mixture of experts")):
-            if getattr(block, part, None) is not None:
-                _refuse(
-                    f"{what} in the {name}, whose products are of the whole batch",
-                    f"use another {name}",
-                )
     if schedule[0].rule is not walk and (learns or len(schedule) > 1):
         why = "responses to others" if learns else "num_speculative_tokens_per_batch_size"
         _refuse(

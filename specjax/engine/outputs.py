@@ -1,14 +1,14 @@
-"""What a request gets back: vLLM's output records and per-request speculative metrics."""
+"""vLLM's output records, and the speculative metrics of a request."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
-from specjax.metrics import SpecDecodeCounters
+from specjax.core.metrics import SpecDecodeCounters
 
 
 class Logprob(NamedTuple):
-    """Hold one token's log probability, its rank (1 is the most likely) and its text."""
+    """A token's log probability, its rank (1 is the most likely) and its text."""
 
     logprob: float
     rank: int | None = None
@@ -17,7 +17,7 @@ class Logprob(NamedTuple):
 
 @dataclass(frozen=True)
 class SpecDecodeMetrics:
-    """Summarize the speculation of one request; a step counts only if it drafted something.
+    """Acceptance of one request's drafts; a step counts only if it drafted something.
 
     ``mean_acceptance_length`` = 1 + accepted / steps includes the recovered or bonus token;
     ``draft_acceptance_rate`` = accepted / drafted. Both are None when nothing was drafted.
@@ -41,7 +41,7 @@ class SpecDecodeMetrics:
         per_step_accepted: Sequence[int],
         num_speculative_tokens: int,
     ) -> "SpecDecodeMetrics":
-        """Build the summary from one pair of counts per step; steps that drafted 0 drop out.
+        """Return the metrics of one pair of counts per step; steps that drafted 0 do not count.
 
         Raises:
             ValueError: unequal lengths, or not 0 <= accepted <= min(drafted, K) at some step.
@@ -71,7 +71,7 @@ class SpecDecodeMetrics:
 
 @dataclass(frozen=True)
 class CompletionOutput:
-    """Hold one completion of a request.
+    """One completion of a request.
 
     ``finish_reason`` is "stop" (EOS, a stop token or a stop string), "length", or None while
     running; ``stop_reason`` is the stop string or stop token id, None for EOS. ``token_ids``
@@ -91,13 +91,13 @@ class CompletionOutput:
     drafts: Sequence[tuple[int, Sequence[int]]] = ()
 
     def finished(self) -> bool:
-        """Say whether this completion has ended."""
+        """Return whether this completion has ended."""
         return self.finish_reason is not None
 
 
 @dataclass(frozen=True)
 class RequestOutput:
-    """Hold a request and its completions. ``prompt`` is None when token ids were given.
+    """A request and its completions. ``prompt`` is None when token ids were given.
 
     ``prompt_logprobs`` has one entry per prompt token; the first is None.
     """

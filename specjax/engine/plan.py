@@ -1,53 +1,55 @@
-"""Which programs the loop may run: every shape that is compiled is chosen here.
+"""Choose the shapes of the loop's programs: everything that is compiled is planned here.
 
-``LLM.generate`` knows its requests and takes the smallest shapes that serve them, compiled when
-they are first met. A service does not know who will come: all its shapes are set beforehand, and
-few, since each takes seconds to compile and about 100 of the 65,530 memory maps of a process:
-2 levels x slots 1, 2, 4, ... x windows, and one per piece of a prompt x windows. That is 45 for 8
-slots and 2,048 tokens, 63 for 64 slots (tests/engine/test_scheduler.py).
+``LLM.generate`` knows its requests and takes the smallest shapes that hold them, compiled when
+they are first needed. A service does not know its requests in advance: all its shapes are set at
+the start, and few, since each takes seconds to compile and about 100 of the 65,530 memory maps of
+a process: 2 tiers x slots 1, 2, 4, ... x windows, and one per prefill chunk x windows. That is 45
+for 8 slots and 2,048 tokens, 63 for 64 slots (tests/engine/test_scheduler.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from specjax.engine.params import MAX_LOGPROBS
+from specjax.engine.options.sampling_params import MAX_LOGPROBS
 from specjax.engine.rows import Layout, Request, bucket, layout
 
-HISTORY = 64  # rounds per entry of the compiled loop
-# Positions of a prompt that are read at once. On two cores 16, 64, 128, 192 took the bundled target
-# 7, 14, 22, 29 ms (and 96 as long as 128): computing up to 48 for nothing takes no longer
-# than reading the weights once more. So many as the largest also come between two rounds, as a rule
-# two whole prompts: one by one, the slowest hundredth of 8 clients waited 3.4 times the median.
+HISTORY = 64  # rounds per call of the compiled loop
+# Prompt positions per prefill pass. On two cores 16, 64, 128, 192 took the bundled target 7, 14,
+# 22, 29 ms (and 96 as long as 128): up to 48 positions of padding cost no more than reading the
+# weights once more. As many positions as the largest chunk has are prefilled between two decode
+# rounds, usually two whole prompts: with one at a time, the slowest hundredth of 8 clients waited
+# 3.4 times the median.
 CHUNKS = 16, 64, 128, 192, 256, 512
 MOST_PADDING = 48
-# Prompts that are short enough are read side by side: so many, and so many positions in all. Beyond
-# 100 positions the products of a pass are at the processor's rate, and what is left to save is what
-# the host does per pass. A service has one number, since each compiles a program per piece.
+# Short prompts are prefilled several in one pass: how many, and how many positions in all. Beyond
+# 100 positions a pass is compute-bound, and only the host's work per pass is saved. A service has
+# one size of group, since each size compiles a program per chunk.
 GROUPS, MOST_TOGETHER = (2, 4, 8, 16, 32, 64), 1024
 SERVED_GROUPS, MOST_SERVED_TOGETHER = (4,), 256
 LEAST_WINDOW = 64
-SCORED_CHUNK = 64  # positions: prompt_logprobs look at the whole vocabulary at each of them
-SERVED_WINDOW = 256  # positions: the least; four times as many follow, and so on
+SCORED_CHUNK = 64  # positions: prompt_logprobs compute the whole vocabulary at each of them
+SERVED_WINDOW = 256  # positions: the smallest window of a service; each next is 4 times as large
 SMOOTH = 16  # positions: attention over 270 of them took twice as long as over 272, at batch 8
 SERVED_STOPS, MOST_STOPS = 4, 64  # stop ids of a lean row, of any row
 MOST_BAD_WORDS = 16, 8  # words, tokens each
-EVERYTHING = frozenset({"min_tokens", "top_k", "top_p", "min_p", "penalties", "bias"})
+ALL_OPTIONS = frozenset({"min_tokens", "top_k", "top_p", "min_p", "penalties", "bias"})
 
 
-class Level(NamedTuple):
-    """What a compiled program can do for a row beyond the minimum."""
+class ProgramTier(NamedTuple):
+    """The options a compiled program supports: its layout and number of log probabilities."""
 
     layout: Layout
     num_logprobs: int | None
 
-    def serves(self, request: Request) -> bool:
-        """Say whether a request asks for no more than this."""
-        wanted, own = layout([request], self.layout.vocab_size, self.layout.depth), self.layout
+    def supports(self, request: Request) -> bool:
+        """Return whether this program supports all options of a request."""
+        own = self.layout
+        needed = layout([request], own.vocab_size, own.depth)
         return (
-            wanted.wanted <= own.wanted
-            and wanted.num_stop_ids <= own.num_stop_ids
-            and wanted.num_bad_words <= own.num_bad_words
-            and wanted.bad_word_length <= own.bad_word_length
+            needed.options <= own.options
+            and needed.num_stop_ids <= own.num_stop_ids
+            and needed.num_bad_words <= own.num_bad_words
+            and needed.bad_word_length <= own.bad_word_length
             and (request.params.logprobs is None or self.num_logprobs is not None)
         )
 
@@ -57,44 +59,57 @@ class Plan(NamedTuple):
 
     capacity: int  # T
     sizes: tuple[int, ...]  # numbers of slots, rising
-    reading: Level  # of prompts
-    levels: tuple[Level, ...]  # of rounds, from lean to full: the first that serves all rows
+    prefill_tier: ProgramTier  # of the prefill programs
+    tiers: tuple[ProgramTier, ...]  # of the decode programs, from lean to full
     num_prompt_logprobs: int | None
-    chunks: tuple[int, ...]
-    groups: tuple[tuple[int, int], ...]  # (prompts, piece of each) that are read side by side
-    scored_chunks: tuple[int, ...]  # of prompts whose log probabilities are asked for
-    windows: tuple[int, ...] | None  # None: powers of two, as they are met
-    history: int  # most rounds per entry of the compiled loop
+    chunks: tuple[int, ...]  # prompt positions per prefill pass
+    groups: tuple[tuple[int, int], ...]  # (prompts, chunk of each) prefilled in one pass
+    scored_chunks: tuple[int, ...]  # of prompts whose log probabilities are wanted
+    windows: tuple[int, ...] | None  # None: powers of two, as they are needed
+    history: int  # most rounds per call of the compiled loop
     patience: int  # rounds for which a batch must have been too large before it shrinks
-    worth: int  # tokens that must be to come then: the smaller batch may have to be compiled
+    min_tokens_to_shrink: int  # output tokens still to come, for the batch to shrink
 
-    def level(self, requests: Sequence[Request]) -> Level:
-        """Return the leanest level that serves all."""
-        return next(one for one in self.levels if all(map(one.serves, requests)))
+    def check_request(self, request: Request) -> None:
+        """Raise ValueError if a request has more stop tokens or bad words than any program."""
+        most, words = self.tiers[-1].layout, request.bad_words
+        for what, count, limit in (
+            ("stop_token_ids", len(request.stop_ids), most.num_stop_ids),
+            ("bad_words", len(words), most.num_bad_words),
+            ("tokens of a bad word", max(map(len, words), default=0), most.bad_word_length),
+        ):
+            if count > limit:
+                raise ValueError(f"{what}: at most {limit} are served, got {count}.")
 
-    def next_chunk(self, start: int, left: int, scored: bool) -> int:
-        """Choose how many positions of a prompt to read, when ``start`` of them have been."""
-        if scored:
-            return next_chunk(left, self.scored_chunks)
-        return next_chunk(left, self.chunks)
+    def tier(self, requests: Sequence[Request]) -> ProgramTier:
+        """Return the leanest tier that supports all requests."""
+        return next(one for one in self.tiers if all(map(one.supports, requests)))
 
-    def together(self, lengths: Sequence[int]) -> int:
-        """Choose how many of the next prompts to read side by side: they fit one piece each."""
+    def next_chunk(self, left: int, scored: bool) -> int:
+        """Return how many positions of a prompt to prefill next, when ``left`` are left.
+
+        ``scored``: its log probabilities are wanted.
+        """
+        return next_chunk(left, self.scored_chunks if scored else self.chunks)
+
+    def group_size(self, lengths: Sequence[int]) -> int:
+        """Return how many of the next prompts to prefill in one pass; each fits one chunk."""
         best = 1
         for count, chunk in self.groups:
             if count <= len(lengths) and max(lengths[:count]) <= chunk:
                 best = max(best, count)
         return best
 
-    def pass_over(self, count: int, longest: int) -> tuple[int, int]:
-        """Return (prompts, piece of each) of the smallest pass that reads so many at once."""
+    def group_shape(self, count: int, longest: int) -> tuple[int, int]:
+        """Return (prompts, chunk of each) of the smallest pass that holds ``count`` prompts."""
         return next((n, c) for n, c in self.groups if n >= count and c >= longest)
 
     def window(self, now: int, ever: int | None = None) -> int:
-        """Choose the prefix of the cache to read, when ``now`` positions must fit.
+        """Return the window, the prefix of the cache that attention reads, for ``now`` positions.
 
-        Every new window compiles the step again: so where they are not set beforehand, and the
-        largest that will ever be needed is at most four times what serves now, begin with it.
+        Every new window compiles the step again: so where windows are not set at the start, and
+        the largest that will be needed, for ``ever`` positions, is at most four times what is
+        needed now, it is taken at once.
         """
         if self.windows is not None:
             return next((one for one in self.windows if one >= now), self.capacity)
@@ -103,17 +118,19 @@ class Plan(NamedTuple):
         return min(ever if ever <= 4 * now else now, self.capacity)
 
 
-def fitted(
+def plan_offline(
     requests: Sequence[Request], vocab_size: int, depth: int, room: int, max_num_seqs: int
 ) -> Plan:
-    """Plan for requests that are all known: the smallest shapes."""
-    level = Level(layout(requests, vocab_size, depth), most(r.params.logprobs for r in requests))
+    """Return the plan for requests that are all known: the smallest shapes that hold them."""
+    tier = ProgramTier(
+        layout(requests, vocab_size, depth), most(r.params.logprobs for r in requests)
+    )
     size = min(bucket(min(len(requests), max_num_seqs), 1), max_num_seqs)
     return Plan(
         capacity=bucket(max(r.limit for r in requests) + room, LEAST_WINDOW),
         sizes=halves(size),
-        reading=level,
-        levels=(level,),
+        prefill_tier=tier,
+        tiers=(tier,),
         num_prompt_logprobs=most(r.params.prompt_logprobs for r in requests),
         chunks=CHUNKS,
         groups=groups(CHUNKS, GROUPS, MOST_TOGETHER),
@@ -121,16 +138,21 @@ def fitted(
         windows=None,
         history=HISTORY,
         patience=0,
-        worth=256,  # 1 to 3 s to compile, against 1 to 3 ms a round: many rounds must be to come
+        min_tokens_to_shrink=256,  # compiling takes 1 to 3 s, a round 1 to 3 ms
     )
 
 
-def served(
+def plan_serving(
     usual: Layout, max_model_len: int, room: int, max_num_seqs: int, most_read: int | None
 ) -> Plan:
-    """Plan for requests that are not known yet; ``usual`` is what most of them ask for.
+    """Return the plan of a service, whose requests are not known yet.
 
-    Raises ValueError where ``most_read`` positions (max_num_batched_tokens) hold no chunk.
+    Args:
+        usual: the layout of a request that sets no options.
+        most_read: prompt positions to prefill between two rounds (max_num_batched_tokens).
+
+    Raises:
+        ValueError: ``most_read`` is less than the smallest chunk.
     """
     chunks = tuple(c for c in CHUNKS if most_read is None or c <= most_read)
     if not chunks:
@@ -142,7 +164,7 @@ def served(
     lean = usual._replace(num_stop_ids=max(usual.num_stop_ids, SERVED_STOPS))
     full = lean._replace(
         num_stop_ids=max(usual.num_stop_ids, MOST_STOPS),
-        wanted=EVERYTHING,
+        options=ALL_OPTIONS,
         num_bad_words=words,
         bad_word_length=length,
     )
@@ -151,12 +173,12 @@ def served(
     while 2 * window <= capacity:
         windows.append(window)
         window *= 4
-    everything = Level(full, MAX_LOGPROBS)
+    everything = ProgramTier(full, MAX_LOGPROBS)
     return Plan(
         capacity=capacity,
         sizes=halves(max_num_seqs),
-        reading=everything,
-        levels=(Level(lean, None), everything),
+        prefill_tier=everything,
+        tiers=(ProgramTier(lean, None), everything),
         num_prompt_logprobs=MAX_LOGPROBS,
         chunks=chunks,
         groups=groups(chunks, SERVED_GROUPS, min(most_read or CHUNKS[-1], MOST_SERVED_TOGETHER)),
@@ -164,27 +186,27 @@ def served(
         windows=(*windows, capacity),
         history=1,
         patience=8,
-        worth=0,
+        min_tokens_to_shrink=0,
     )
 
 
 def groups(chunks: Sequence[int], counts: Sequence[int], most: int) -> tuple[tuple[int, int], ...]:
-    """List the passes over several prompts at once, of so many positions at the most."""
+    """Return the (prompts, chunk of each) of all prefill passes of at most ``most`` positions."""
     return tuple((count, chunk) for count in counts for chunk in chunks if count * chunk <= most)
 
 
 def halves(size: int) -> tuple[int, ...]:
-    """Return 1, 2, 4, ... up to ``size``, which is the last whatever it is."""
+    """Return 1, 2, 4, ... below ``size``, then ``size``."""
     return (*(1 << i for i in range(max(size - 1, 0).bit_length())), size)
 
 
 def next_chunk(left: int, chunks: Sequence[int] = CHUNKS) -> int:
-    """Choose how many positions of a prompt to read at once, when ``left`` are left."""
+    """Return how many positions of a prompt to prefill next, when ``left`` are left."""
     over = min((c for c in chunks if c >= left), default=chunks[-1])
     under = max((c for c in chunks if c <= left), default=over)
     return over if over - left <= MOST_PADDING else under
 
 
-def most(values) -> int | None:
-    """Return the largest number that is not None."""
+def most(values: Iterable[int | None]) -> int | None:
+    """Return the largest value that is not None; None if there is none."""
     return max((value for value in values if value is not None), default=None)

@@ -1,19 +1,19 @@
-"""Record when every round of every request ended, and write the event log."""
+"""Record the time at which each round of each request ended, and write the event log."""
 
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from specjax.engine.intake import Prompt
-from specjax.engine.rounds import Progress
+from specjax.engine.input_processor import Prompt
+from specjax.engine.request_state import RequestState
 from specjax.engine.rows import Request
-from specjax.traces.events import Event, write_trace
 
 
 class Recorder:
-    """Watch one call of ``LLM.generate``. A request is named by its id, its samples "id-index".
+    """Records one call of ``LLM.generate``. A request is named by its id, its samples "id-index".
 
-    Raises ValueError at once for a path that cannot be a file.
+    Raises:
+        ValueError: the path is a folder.
     """
 
     def __init__(self, path: Path, number: int, batch: Sequence[tuple[Prompt, list[Request]]]):
@@ -25,16 +25,18 @@ class Recorder:
             for i, (_, requests) in enumerate(batch)
             for j in range(len(requests))
         ]
-        self._seen: dict[int, tuple[Progress, list[float]]] = {}
+        self._seen: dict[int, tuple[RequestState, list[float]]] = {}
 
-    def see(self, progress: Progress) -> None:
-        """Note the time of the rounds that are new."""
+    def see(self, request_state: RequestState) -> None:
+        """Record the time of the rounds that are new."""
         now = time.perf_counter() - self._start
-        _, times = self._seen.setdefault(progress.index, (progress, []))
-        times += [now] * (len(progress.rounds) - len(times))
+        _, times = self._seen.setdefault(request_state.index, (request_state, []))
+        times += [now] * (len(request_state.rounds) - len(times))
 
     def write(self) -> None:
-        """Write the log; rounds that a stop string cut away are not in it."""
+        """Write the event log, without rounds that a stop string cut off."""
+        from specjax.traces.events import Event, write_trace  # its package imports scipy
+
         write_trace(
             self._path,
             [
@@ -46,7 +48,7 @@ class Recorder:
                     emitted=len(one.tokens),
                     time=now,
                 )
-                for index, (progress, times) in sorted(self._seen.items())
-                for step, (one, now) in enumerate(zip(progress.rounds, times, strict=False))
+                for index, (request_state, times) in sorted(self._seen.items())
+                for step, (one, now) in enumerate(zip(request_state.rounds, times, strict=False))
             ],
         )

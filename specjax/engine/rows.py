@@ -1,7 +1,7 @@
-"""From requests to rows: what one request becomes inside a ``State``.
+"""Turn requests into rows of a ``State``: arrays whose shapes all rows of a batch share.
 
-A field that no request of the batch wants is None, so it is not in the compiled program;
-one that any wants is in every row, at its neutral value where a row asks for nothing.
+A sampling option that no request of the batch uses is None, so it is not in the compiled program;
+one that any request uses is in every row, at its neutral value where a request leaves it off.
 """
 
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax.engine.params import SamplingParams
-from specjax.sampling import FORBIDDEN, Penalties, Sampling, row_key
-from specjax.types import IDLE, RUNNING, Text
+from specjax.core.sampling import FORBIDDEN, row_key
+from specjax.core.types import IDLE, RUNNING, Penalties, Sampling, Text
+from specjax.engine.options.sampling_params import SamplingParams
 
 
 class Request(NamedTuple):
@@ -27,23 +27,23 @@ class Request(NamedTuple):
     bad_words: tuple[tuple[int, ...], ...] = ()
 
 
-Host = Any  # a NumPy array, in the place of JAX's until a program takes it
-NOBODY = Request((0,), SamplingParams(temperature=0.0), 0, 1, ())  # not even for noise
+Host = Any  # a NumPy array in a field typed as a JAX array; the program that takes it copies it
+IDLE_REQUEST = Request((0,), SamplingParams(temperature=0.0), 0, 1, ())  # fills an empty slot
 
 
 class Layout(NamedTuple):
-    """The shape every row of a batch shares."""
+    """The shapes and sampling options that all rows of a batch share."""
 
     vocab_size: int
     depth: int
     num_stop_ids: int
-    wanted: frozenset[str]  # the optional fields of Sampling that are present
+    options: frozenset[str]  # the optional fields of Sampling that are in the program
     num_bad_words: int
     bad_word_length: int
 
 
 def layout(requests: Sequence[Request], vocab_size: int, depth: int) -> Layout:
-    """Find the smallest layout that serves all requests."""
+    """Return the smallest layout that holds all requests."""
     neutral = {
         "min_tokens": lambda p: p.min_tokens == 0,
         "top_k": lambda p: p.top_k < 1,
@@ -52,20 +52,20 @@ def layout(requests: Sequence[Request], vocab_size: int, depth: int) -> Layout:
         "penalties": lambda p: penalties_of(p) == (1.0, 0.0, 0.0),
         "bias": lambda p: not p.logit_bias and p.allowed_token_ids is None,
     }
-    wanted = {name for name, off in neutral.items() if not all(off(r.params) for r in requests)}
+    options = {name for name, off in neutral.items() if not all(off(r.params) for r in requests)}
     words = [word for request in requests for word in request.bad_words]
     return Layout(
         vocab_size=vocab_size,
         depth=depth,
         num_stop_ids=bucket(max(len(r.stop_ids) for r in requests), 1),
-        wanted=frozenset(wanted),
+        options=frozenset(options),
         num_bad_words=bucket(max(len(r.bad_words) for r in requests), 1) if words else 0,
         bad_word_length=bucket(max(map(len, words)), 1) if words else 0,
     )
 
 
 def bucket(size: int, least: int) -> int:
-    """Round up to a power of two, so that few shapes are compiled."""
+    """Return the least power of two that holds ``size``, so that few shapes are compiled."""
     return max(least, 1 << max(size - 1, 0).bit_length())
 
 
@@ -75,10 +75,10 @@ def penalties_of(params: SamplingParams) -> tuple[float, float, float]:
 
 
 def row(request: Request, shape: Layout, capacity: int) -> tuple[Text, Sampling, jax.Array]:
-    """Lay one request out as a batch of one running row, on the host.
+    """Return a request as a batch of one running row, in NumPy arrays.
 
-    The program that allocates its state takes it along: laid out on the device, every number by
-    itself, a request took 2 ms longer.
+    The program that allocates its state copies them to the device in one call: array by array a
+    request took 2 ms longer.
     """
     tokens: Host = np.zeros((1, capacity), np.int32)
     tokens[0, : len(request.prompt)] = request.prompt
@@ -87,10 +87,10 @@ def row(request: Request, shape: Layout, capacity: int) -> tuple[Text, Sampling,
     return text, sampling_row(request, shape), row_key(request.seed).reshape(1)
 
 
-def beside(
+def concatenate(
     each: Sequence[tuple[Text, Sampling, jax.Array]],
 ) -> tuple[Text, Sampling, jax.Array]:
-    """Lay rows of one shape side by side, on the host."""
+    """Return one batch with the rows of several, in NumPy arrays."""
     if len(each) == 1:
         return each[0]
     keys = jnp.concatenate([key for *_, key in each])
@@ -99,44 +99,45 @@ def beside(
 
 
 def idle(batch_size: int, shape: Layout, capacity: int) -> tuple[Text, Sampling, jax.Array]:
-    """Lay out a batch of idle slots, to be filled by ``cache.admit``."""
-    empty = nobody(shape, capacity)
+    """Return a batch of idle slots, to be filled by ``Driver.insert_row``."""
+    empty = idle_row(shape, capacity)
     return jax.tree.map(lambda leaf: jnp.repeat(leaf, batch_size, axis=0), empty)
 
 
-def nobody(shape: Layout, capacity: int) -> tuple[Text, Sampling, jax.Array]:
-    """Lay out one idle row."""
-    text, sampling, keys = row(NOBODY, shape, capacity)
+def idle_row(shape: Layout, capacity: int) -> tuple[Text, Sampling, jax.Array]:
+    """Return a batch of one idle row, in NumPy arrays."""
+    text, sampling, keys = row(IDLE_REQUEST, shape, capacity)
     return text._replace(reason=number(IDLE, np.int32)), sampling, keys
 
 
-def number(value, dtype: type = np.float32) -> Host:
-    """Lay out one number for one row."""
+def number(value: int | float | np.generic, dtype: type = np.float32) -> Host:
+    """Return an array with one number, for a batch of one row."""
     return np.full(1, value, dtype)
 
 
 def sampling_row(request: Request, shape: Layout) -> Sampling:
-    """Turn a request's parameters into arrays of one row."""
-    params, vocab_size, wanted = request.params, shape.vocab_size, shape.wanted
+    """Return a request's sampling parameters as arrays of one row."""
+    params, vocab_size, options = request.params, shape.vocab_size, shape.options
     stops: Host = np.full((1, shape.num_stop_ids), vocab_size, np.int32)
     stops[0, : len(request.stop_ids)] = request.stop_ids
     top_k = params.top_k if params.top_k > 0 else vocab_size
+    most = params.num_speculative_tokens
     return Sampling(
         temperature=number(params.temperature),
-        max_draft=number(shape.depth, np.int32),
+        max_draft=number(shape.depth if most is None else min(most, shape.depth), np.int32),
         stop_ids=stops,
-        min_tokens=number(params.min_tokens, np.int32) if "min_tokens" in wanted else None,
-        top_k=number(min(top_k, vocab_size), np.int32) if "top_k" in wanted else None,
-        top_p=number(params.top_p) if "top_p" in wanted else None,
-        min_p=number(params.min_p) if "min_p" in wanted else None,
-        penalties=Penalties(*map(number, penalties_of(params))) if "penalties" in wanted else None,
-        bias=bias_row(params, vocab_size) if "bias" in wanted else None,
+        min_tokens=number(params.min_tokens, np.int32) if "min_tokens" in options else None,
+        top_k=number(min(top_k, vocab_size), np.int32) if "top_k" in options else None,
+        top_p=number(params.top_p) if "top_p" in options else None,
+        min_p=number(params.min_p) if "min_p" in options else None,
+        penalties=Penalties(*map(number, penalties_of(params))) if "penalties" in options else None,
+        bias=bias_row(params, vocab_size) if "bias" in options else None,
         bad_words=bad_words_row(request, shape) if shape.num_bad_words else None,
     )
 
 
 def bias_row(params: SamplingParams, vocab_size: int) -> Host:
-    """Merge logit_bias and allowed_token_ids into one [1, V] array."""
+    """Return logit_bias and allowed_token_ids as one bias, [1, V]."""
     bias = np.zeros((1, vocab_size), np.float32)
     if params.allowed_token_ids is not None:
         bias[:] = FORBIDDEN
@@ -147,7 +148,7 @@ def bias_row(params: SamplingParams, vocab_size: int) -> Host:
 
 
 def bad_words_row(request: Request, shape: Layout) -> Host:
-    """Right-align the row's bad words in a [1, W, L] array padded with V."""
+    """Return a request's bad words, right-aligned in a [1, W, L] array padded with V."""
     words = np.full((1, shape.num_bad_words, shape.bad_word_length), shape.vocab_size, np.int32)
     for i, word in enumerate(request.bad_words):
         words[0, i, -len(word) :] = word

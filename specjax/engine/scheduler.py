@@ -1,22 +1,22 @@
-"""Who waits, and who runs in which slot: first come, first served.
+"""Keep the queue of requests and the slots of those that run: first come, first served.
 
-Host bookkeeping only. Every slot holds a text of full length, so a request may run as soon as a
-slot is free; how many slots there are follows how many requests run.
+Bookkeeping on the host only. Every slot has room for a text of full length, so a request may run
+as soon as a slot is free; the number of slots follows the number of running requests.
 """
 
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from specjax.engine.rounds import Progress
+from specjax.engine.request_state import RequestState
 
 
 class Full(RuntimeError):
-    """No more requests are accepted now: try again later."""
+    """The queue is full, or the service is closing."""
 
 
 class Scheduler:
-    """Requests in order of arrival, and the slots.
+    """Holds the waiting requests in order of arrival, and the running ones by slot.
 
     Args:
         sizes: numbers of slots that a batch may have, rising.
@@ -25,9 +25,9 @@ class Scheduler:
 
     def __init__(self, sizes: Sequence[int], max_waiting: int | None = None):
         self.sizes, self.max_waiting = tuple(sizes), max_waiting
-        self.waiting: deque[Progress] = deque()
-        self.reading: list[Progress] = []  # their prompts are being read; slots are kept for them
-        self.live: dict[int, Progress] = {}
+        self.waiting: deque[RequestState] = deque()
+        self.prefilling: list[RequestState] = []  # being prefilled; slots are reserved for them
+        self.decoding: dict[int, RequestState] = {}
         self.num_slots = self.sizes[0]
 
     def __len__(self) -> int:
@@ -35,11 +35,11 @@ class Scheduler:
 
     @property
     def num_running(self) -> int:
-        """How many have or will have a slot."""
-        return len(self.live) + len(self.reading)
+        """Return the number of requests that have a slot, or one reserved."""
+        return len(self.decoding) + len(self.prefilling)
 
-    def put(self, requests: Sequence[Progress]) -> None:
-        """Queue all of them, or raise ``Full`` and queue none."""
+    def put(self, requests: Sequence[RequestState]) -> None:
+        """Queue all of the requests, or raise ``Full`` and queue none."""
         if self.max_waiting is not None:
             most = self.sizes[-1] + self.max_waiting
             if len(self) + len(requests) > most:
@@ -49,33 +49,36 @@ class Scheduler:
                 )
         self.waiting.extend(requests)
 
-    def next(self, together: Callable[[list[Progress]], int] = lambda _: 1) -> list[Progress]:
-        """Return the requests whose prompts are to be read: the current ones, or who comes next.
+    def next(
+        self, together: Callable[[list[RequestState]], int] = lambda _: 1
+    ) -> list[RequestState]:
+        """Return the requests to prefill: the current ones, else the next that wait.
 
-        ``together`` says how many of those that come next are read in one pass.
+        Args:
+            together: given the waiting requests, returns how many to prefill in one pass.
         """
-        if not self.reading:
-            first = list(islice(self.waiting, self.sizes[-1] - len(self.live)))
+        if not self.prefilling:
+            first = list(islice(self.waiting, self.sizes[-1] - len(self.decoding)))
             count = together(first) if first else 0
-            self.reading = [self.waiting.popleft() for _ in range(count)]
-        return self.reading
+            self.prefilling = [self.waiting.popleft() for _ in range(count)]
+        return self.prefilling
 
-    def place(self, progress: Progress) -> int:
-        """Give a request that has been read the first free slot."""
-        slot = next(i for i in range(self.num_slots) if i not in self.live)
-        self.reading.remove(progress)
-        self.live[slot] = progress
+    def place(self, request_state: RequestState) -> int:
+        """Move a request that has been prefilled to the first free slot, and return that."""
+        slot = next(i for i in range(self.num_slots) if i not in self.decoding)
+        self.prefilling.remove(request_state)
+        self.decoding[slot] = request_state
         return slot
 
-    def remove(self, progress: Progress) -> int | None:
-        """Forget a request, wherever it is; return the slot it had, if any."""
-        slot = next((slot for slot, one in self.live.items() if one is progress), None)
+    def remove(self, request_state: RequestState) -> int | None:
+        """Remove a request, waiting or running; return the slot it had, if any."""
+        slot = next((slot for slot, one in self.decoding.items() if one is request_state), None)
         if slot is not None:
-            del self.live[slot]
-        elif progress in self.reading:
-            self.reading.remove(progress)
+            del self.decoding[slot]
+        elif request_state in self.prefilling:
+            self.prefilling.remove(request_state)
         else:
-            self.waiting.remove(progress)
+            self.waiting.remove(request_state)
         return slot
 
     def larger(self) -> int:
@@ -87,8 +90,8 @@ class Scheduler:
         return max((size for size in self.sizes if size < self.num_slots), default=0)
 
     def resize(self, size: int) -> list[int]:
-        """Renumber the slots; return the old ones that come first now, in order."""
-        kept = sorted(self.live)
-        self.live = {new: self.live[old] for new, old in enumerate(kept)}
+        """Move the running requests to slots 0, 1, ...; return the slots they had, in order."""
+        kept = sorted(self.decoding)
+        self.decoding = {new: self.decoding[old] for new, old in enumerate(kept)}
         self.num_slots = size
         return kept

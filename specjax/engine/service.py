@@ -1,33 +1,30 @@
-"""``Service``: an LLM whose loop runs on a thread of its own, for many callers at once."""
+"""``Service``: runs an engine core on a thread of its own, for many callers at once."""
 
+import bisect
+import math
 import threading
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from specjax.engine import intake
-from specjax.engine.intake import Prompt
-from specjax.engine.llm import LLM
-from specjax.engine.loop import Loop
-from specjax.engine.params import SamplingParams
-from specjax.engine.plan import served
-from specjax.engine.report import Sample
-from specjax.engine.rounds import Progress
-from specjax.engine.rows import NOBODY, Request, layout
+from specjax.core.metrics import SpecDecodeCounters
+from specjax.engine.core import EngineCore
+from specjax.engine.input_processor import Prompt
+from specjax.engine.options.sampling_params import SamplingParams
+from specjax.engine.output_processor import Sample
+from specjax.engine.request_state import RequestState
+from specjax.engine.request_stream import Delta, Failed, RequestStream, Times
 from specjax.engine.scheduler import Full, Scheduler
-from specjax.engine.ticket import Delta, Failed, Ticket, Times
 from specjax.engine.transcript import Transcript
 from specjax.engine.warm import warm
-from specjax.metrics import SpecDecodeCounters
 
-__all__ = ["Delta", "Failed", "Full", "Service", "Stats", "Ticket", "Times"]
+__all__ = ["Delta", "Failed", "Full", "RequestStream", "Service", "Stats", "Times"]
 
 
 class Stats(NamedTuple):
-    """The state of the service, and totals since it started."""
+    """The load of a service, and its totals since it started."""
 
-    running: int  # being read or decoding
+    running: int  # in prefill or decoding
     waiting: int
     slots: int  # rows of the compiled step now in use
     max_num_seqs: int
@@ -35,199 +32,194 @@ class Stats(NamedTuple):
     num_prompt_tokens: int
     num_generation_tokens: int
     num_finished: dict[str, int]  # by finish reason: "stop", "length", "abort", "error"
+    num_rejected: int  # samples that found the queue full
+    iterations: tuple[int, ...]  # steps by their number of tokens: one count per ITERATION_BUCKETS
     counters: SpecDecodeCounters
+
+
+# Upper bounds (vLLM's) for the tokens, read and generated, that one step completes.
+ITERATION_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, math.inf)
 
 
 class Job(NamedTuple):
     """A sample in the loop."""
 
-    ticket: Ticket
+    stream: RequestStream
     transcript: Transcript
 
 
 class Service:
-    """Run an LLM's loop on a thread of its own. Every method may be called from any thread.
+    """Runs requests on a thread of its own. Every method may be called from any thread.
 
     Args:
-        llm: nobody else may use it meanwhile.
-        max_waiting: how many samples may wait for a slot.
-        max_num_batched_tokens: the most prompt positions to read between two rounds.
+        core: must not be used elsewhere meanwhile.
+        max_waiting: the most samples that may wait for a slot.
+        max_num_batched_tokens: the most prompt positions to prefill between two rounds.
     """
 
-    def __init__(self, llm: LLM, *, max_waiting: int, max_num_batched_tokens: int | None = None):
-        self.llm, self._corpus = llm, llm.corpus
-        drafter, vocab_size = llm.engine.drafter, llm.engine.target.vocab_size
-        usual = NOBODY._replace(
-            params=llm.get_default_sampling_params(), stop_ids=llm.intake.eos_ids
-        )
-        plan = served(
-            layout([usual], vocab_size, drafter.depth),
-            llm.max_model_len,
-            drafter.room,
-            llm.max_num_seqs,
-            max_num_batched_tokens,
-        )
-        params, learn = llm.start_learning()
-        self._scheduler = Scheduler(plan.sizes, max_waiting)
-        self._loop = Loop(
-            llm.engine,
-            params,
-            plan,
-            schedule=llm.schedule,
-            watch=self._watch,
-            learn=learn,
-            export=None if llm.connector is None else partial(llm.connector.save, 0),
-            alternate=True,
-            scheduler=self._scheduler,
-            driver=llm.driver,
-        )
-        self._jobs: dict[Progress, Job] = {}
-        self._aborted: list[Progress] = []
+    def __init__(
+        self, core: EngineCore, *, max_waiting: int, max_num_batched_tokens: int | None = None
+    ):
+        self.core = core
+        self._plan = core.plan_serving(max_num_batched_tokens)
+        self._scheduler = Scheduler(self._plan.sizes, max_waiting)
+        self._loop = core.new_loop(self._plan, self._scheduler, self._watch, alternate=True)
+        self._jobs: dict[RequestState, Job] = {}
+        self._aborted: list[RequestState] = []
         self._num_requests = self._num_samples = 0
-        self._num_prompt_tokens = self._num_generation_tokens = 0
+        self._num_prompt_tokens = self._num_generation_tokens = self._num_rejected = 0
+        self._iterations = [0] * len(ITERATION_BUCKETS)
         self._num_finished: dict[str, int] = dict.fromkeys(("stop", "length", "abort", "error"), 0)
-        self._counters = SpecDecodeCounters.zeros(drafter.depth)
-        self._news = threading.Condition()  # guards the queue, what is aborted, and the totals
+        self._counters = SpecDecodeCounters.zeros(core.depth)
+        self._changed = threading.Condition()  # guards the queue, the aborted, and the totals
         self._closing = self._dead = False
         self._thread = threading.Thread(target=self._serve, name="specjax engine", daemon=True)
 
     def warm_up(self, on_progress: Callable[[int, int], None] | None = None) -> None:
-        """Compile everything that will ever run; ``on_progress`` is told (done, all).
+        """Compile every program before the first ``submit``; else each when it is first needed.
 
-        To be called before the first ``submit``; without it programs are compiled as they are met.
+        Args:
+            on_progress: called with the numbers of compiled and of all programs.
         """
-        for done, total in warm(self._loop, self._corpus):
+        for done, total in warm(self._loop.programs, self.core.corpus):
             if on_progress is not None:
                 on_progress(done, total)
 
-    def submit(self, prompt: Prompt, params: SamplingParams) -> list[Ticket]:
-        """Queue one request and return a ticket for each of its n samples.
+    def submit(self, prompt: Prompt, params: SamplingParams) -> list[RequestStream]:
+        """Queue one request and return a stream for each of its n samples.
 
-        Raises ValueError for a bad request and ``Full`` when not all samples fit the queue.
+        Raises:
+            ValueError: the request is wrong.
+            Full: not all samples fit the queue; none has been queued.
         """
-        with self._news:
+        return self.submit_ids(self.core.input_processor.prompt_ids(prompt), params)
+
+    def submit_ids(self, ids: Sequence[int], params: SamplingParams) -> list[RequestStream]:
+        """Queue one request, as ``submit``, whose ids ``InputProcessor.prompt_ids`` returned."""
+        with self._changed:
             number, self._num_requests = self._num_requests, self._num_requests + 1
-        requests = intake.requests(self.llm.intake, prompt, params, number)
-        self._check(requests[0])
-        if self.llm.connector is not None:
-            self.llm.connector.check(params)
-        tokenizer, depth = self.llm.intake.tokenizer, self.llm.engine.drafter.depth
+        requests = self.core.process(ids, params, number)
+        self._plan.check_request(requests[0])
         jobs = {}
         for i, request in enumerate(requests):
-            progress = Progress(0, request)
-            transcript = Transcript(tokenizer, progress, self.llm.intake.eos_ids)
-            ticket = Ticket(progress, i, tokenizer, depth, self._abort)
-            jobs[progress] = Job(ticket, transcript)
-        with self._news:
+            state = RequestState(0, request)
+            stream = RequestStream(state, i, self.core.tokenizer, self.core.depth, self._abort)
+            jobs[state] = Job(stream, self.core.new_transcript(state))
+        with self._changed:
             if self._closing or self._dead:
                 raise Full("the service is closing and accepts nothing more.")
-            for progress in jobs:
-                progress.index, self._num_samples = self._num_samples, self._num_samples + 1
-            self._scheduler.put(list(jobs))
+            for state in jobs:
+                state.index, self._num_samples = self._num_samples, self._num_samples + 1
+            try:
+                self._scheduler.put(list(jobs))
+            except Full:
+                self._num_rejected += len(jobs)
+                raise
             self._jobs |= jobs
             if not self._thread.is_alive():
                 self._thread.start()
-            self._news.notify()
-        return [job.ticket for job in jobs.values()]
+            self._changed.notify()
+        return [job.stream for job in jobs.values()]
 
     def stats(self) -> Stats:
-        """Return where the service stands."""
-        with self._news:
-            scheduler, plan = self._scheduler, self._loop.plan
-            live = list(scheduler.live.values())
+        """Return the present load and the totals."""
+        with self._changed:
+            scheduler, plan = self._scheduler, self._plan
+            decoding = list(scheduler.decoding.values())
             return Stats(
                 running=scheduler.num_running,
                 waiting=len(scheduler.waiting),
                 slots=scheduler.num_slots,
                 max_num_seqs=plan.sizes[-1],
-                cache_usage=sum(one.length for one in live) / (plan.sizes[-1] * plan.capacity),
+                cache_usage=sum(one.length for one in decoding) / (plan.sizes[-1] * plan.capacity),
                 num_prompt_tokens=self._num_prompt_tokens,
                 num_generation_tokens=self._num_generation_tokens,
                 num_finished=dict(self._num_finished),
+                num_rejected=self._num_rejected,
+                iterations=tuple(self._iterations),
                 counters=self._counters,
             )
 
     @property
     def alive(self) -> bool:
-        """Whether requests are served (not after ``close``, nor after a step has raised)."""
+        """Return whether requests are accepted: not after ``close``, nor after an exception."""
         return not (self._closing or self._dead)
 
-    def close(self, *, drain: bool) -> None:
-        """Accept nothing more, finish what is queued (``drain``) or abort it, and return then.
+    @property
+    def dead(self) -> bool:
+        """Return whether an exception has ended the engine's thread."""
+        return self._dead and not self._closing
 
-        A second call may change its mind: ``close(drain=False)`` while another one drains.
+    def close(self, *, drain: bool) -> None:
+        """Stop accepting requests; return when all have been completed, or aborted.
+
+        Args:
+            drain: complete the queued requests. ``close(drain=False)`` from another thread then
+                aborts those that are left.
         """
-        with self._news:
+        with self._changed:
             self._closing = True
             if not drain:
                 self._aborted += self._jobs
-            self._news.notify()
+            self._changed.notify()
         if self._thread.is_alive():
             self._thread.join()
 
-    def _check(self, request: Request) -> None:
-        """Refuse what no compiled program can hold."""
-        most = self._loop.plan.levels[-1].layout
-        words = request.bad_words
-        for what, count, limit in (
-            ("stop_token_ids", len(request.stop_ids), most.num_stop_ids),
-            ("bad_words", len(words), most.num_bad_words),
-            ("tokens of a bad word", max(map(len, words), default=0), most.bad_word_length),
-        ):
-            if count > limit:
-                raise ValueError(f"{what}: at most {limit} are served, got {count}.")
-
-    def _abort(self, progress: Progress) -> None:
-        with self._news:
-            self._aborted.append(progress)
-            self._news.notify()
+    def _abort(self, request_state: RequestState) -> None:
+        with self._changed:
+            self._aborted.append(request_state)
+            self._changed.notify()
 
     def _serve(self) -> None:
         """Run the loop until the service is closed (the engine's thread)."""
         try:
             while self._prepare():
-                for progress in self._loop.step():
-                    self._deliver(progress)
+                before = self._num_prompt_tokens + self._num_generation_tokens
+                for request_state in self._loop.step():
+                    self._deliver(request_state)
+                count = self._num_prompt_tokens + self._num_generation_tokens - before
+                if count:
+                    self._iterations[bisect.bisect_left(ITERATION_BUCKETS, count)] += 1
         finally:
-            with self._news:
+            with self._changed:
                 self._dead, left = True, self._jobs
                 self._jobs = {}
             for job in left.values():
-                job.ticket.fail("the engine has stopped")
+                job.stream.fail("the engine has stopped")
 
     def _prepare(self) -> bool:
-        """Wait for work and let go of what was aborted; say whether there is a step to run."""
-        with self._news:
+        """Wait for requests and remove the aborted; return whether there is a step to run."""
+        with self._changed:
             while True:
                 while not (self._aborted or len(self._scheduler) or self._closing):
-                    self._news.wait()
+                    self._changed.wait()
                 aborted, self._aborted = self._aborted, []
-                for progress in aborted:
-                    if progress in self._jobs:
-                        self._loop.abort(progress)
-                        self._deliver(progress)
+                for request_state in aborted:
+                    if request_state in self._jobs:
+                        self._loop.abort(request_state)
+                        self._deliver(request_state)
                 for starting in self._loop.next():
-                    times = self._jobs[starting].ticket.times
+                    times = self._jobs[starting].stream.times
                     times.started = times.started or time.perf_counter()
                 if len(self._scheduler) or self._closing:
                     return len(self._scheduler) > 0
 
-    def _watch(self, progress: Progress) -> int | None:
-        return self._jobs[progress].transcript.follow(progress)
+    def _watch(self, request_state: RequestState) -> int | None:
+        return self._jobs[request_state].transcript.follow(request_state)
 
-    def _deliver(self, progress: Progress) -> None:
-        """Count what is new about a sample, and hand it on."""
-        job = self._jobs[progress]
-        is_new = job.ticket.num_rounds == 0
-        fresh = progress.rounds[job.ticket.num_rounds :]
+    def _deliver(self, request_state: RequestState) -> None:
+        """Count a sample's new tokens, and push them to its stream."""
+        job = self._jobs[request_state]
+        is_new = job.stream.num_rounds == 0
+        fresh = request_state.rounds[job.stream.num_rounds :]
         drafted = fresh[1:] if is_new else fresh  # the first token has no draft
-        with self._news:
-            self._num_prompt_tokens += len(progress.request.prompt) if is_new and fresh else 0
+        with self._changed:
+            self._num_prompt_tokens += len(request_state.request.prompt) if is_new and fresh else 0
             self._num_generation_tokens += sum(len(one.tokens) for one in fresh)
             self._counters = self._counters.add(
                 [len(one.drafted) for one in drafted], [one.num_accepted for one in drafted]
             )
-            if progress.finish_reason is not None:
-                self._num_finished[progress.finish_reason] += 1
-                del self._jobs[progress]
-        job.ticket.tell(Sample(progress, job.transcript))
+            if request_state.finish_reason is not None:
+                self._num_finished[request_state.finish_reason] += 1
+                del self._jobs[request_state]
+        job.stream.push(Sample(request_state, job.transcript))

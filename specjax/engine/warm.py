@@ -1,6 +1,6 @@
-"""Compile all that a service will run, before the first request comes.
+"""Compile every program of a service before the first request.
 
-Every program is called once on idle rows, so what is compiled is what will be called.
+Each program is called once, on idle rows, so that what is compiled is what will be called.
 """
 
 from collections.abc import Callable, Iterator
@@ -8,99 +8,102 @@ from collections.abc import Callable, Iterator
 import jax
 import numpy as np
 
+from specjax.core.types import Engine, State
+from specjax.drafters.fallback import with_first
 from specjax.engine import rows
 from specjax.engine.corpus import Corpus
-from specjax.engine.loop import Loop
-from specjax.engine.plan import Level, Plan
-from specjax.engine.rows import NOBODY
-from specjax.types import Engine, State
+from specjax.engine.plan import Plan, ProgramTier
+from specjax.engine.programs import Programs
+from specjax.engine.rows import IDLE_REQUEST
 
 Work = Callable[[], object]
 
 
-def warm(loop: Loop, corpus: Corpus | None = None) -> Iterator[tuple[int, int]]:
-    """Run every program once; yields (done, all) after each."""
-    work = list(reading(loop))
-    for level in loop.plan.levels:
-        work += rounds(loop, level)
+def warm(programs: Programs, corpus: Corpus | None = None) -> Iterator[tuple[int, int]]:
+    """Run every program once; yields (done, total) after each."""
+    work = list(prefill_calls(programs))
+    for tier in programs.plan.tiers:
+        work += decode_calls(programs, tier)
     for done, one in enumerate(work, start=1):
         jax.block_until_ready(one())
         yield done, len(work)
     if corpus is not None:
         for _ in corpus.shapes():
             yield len(work), len(work)
-        loop.params = loop.params._replace(draft=corpus.index)
+        draft = with_first(programs.params.draft, corpus.index)
+        programs.params = programs.params._replace(draft=draft)
 
 
-def reading(loop: Loop) -> Iterator[Work]:
-    """List the programs that read prompts: one per piece, window and whether it is scored."""
-    plan = loop.plan
+def prefill_calls(programs: Programs) -> Iterator[Work]:
+    """Yield a call of each prefill program: one per chunk, window, and with prompt logprobs."""
+    plan = programs.plan
     for scored in (False, True):
         for chunk, window in sorted(pieces(plan, scored)):
-            engine = loop.reader(window, scored)
+            engine = programs.prefill_engine(window, scored)
 
             def read(engine=engine, chunk=chunk):
-                row = new_row(loop, engine.window)
-                return loop.driver.prefill(engine, loop.params, row, 0, chunk)
+                row = new_row(programs, engine.window)
+                return programs.driver.prefill(engine, programs.params, row, 0, chunk)
 
             yield read
-    for count, chunk in plan.groups if loop.driver.ahead else ():
-        engine = loop.reader(plan.window(chunk + 1), False)
+    for count, chunk in plan.groups if programs.driver.asynchronous else ():
+        engine = programs.prefill_engine(plan.window(chunk + 1), False)
 
         def read_together(engine=engine, count=count, chunk=chunk):
-            state = new_row(loop, engine.window, count)
-            state, *rest = loop.driver.prefill(engine, loop.params, state, 0, chunk)
-            return rest, loop.driver.select(state, np.zeros(1, np.int32), 0)
+            state = new_row(programs, engine.window, count)
+            state, *rest = programs.driver.prefill(engine, programs.params, state, 0, chunk)
+            return rest, programs.driver.select(state, np.zeros(1, np.int32), 0)
 
         yield read_together
 
 
 def pieces(plan: Plan, scored: bool) -> set[tuple[int, int]]:
-    """Return every (chunk, window) that a prompt of any length is read in."""
+    """Return every (chunk, window) in which a prompt of any length is prefilled."""
     largest, found = max(plan.scored_chunks if scored else plan.chunks), set()
     for start in range(0, plan.capacity, largest):
         for end in range(start + 1, min(start + 2 * largest, plan.capacity)):
             at = start
             while at < end:
-                chunk = plan.next_chunk(at, end - at, scored)
+                chunk = plan.next_chunk(end - at, scored)
                 found.add((chunk, plan.window(at + chunk + 1)))
                 at += chunk
     return found
 
 
-def rounds(loop: Loop, level: Level) -> Iterator[Work]:
-    """List the programs of the rounds at one level, from one row to all slots, window by window.
+def decode_calls(programs: Programs, tier: ProgramTier) -> Iterator[Work]:
+    """Yield a call of each decode program of a tier, from one row to all slots, by window.
 
-    The state is passed on from one to the next: it is donated.
+    Each call passes its state to the next, since a program's input is donated.
     """
-    plan, driver = loop.plan, loop.driver
-    now: list[State] = []  # one, once there is one
+    plan, driver = programs.plan, programs.driver
+    now: list[State] = []  # the present state, once there is one
 
     def grow(size: int, window: int) -> list[State]:
-        row = new_row(loop, window)._replace(sampling=loop.stack([NOBODY], level))
+        sampling = programs.stack_sampling([IDLE_REQUEST], tier)
+        row = new_row(programs, window)._replace(sampling=sampling)
         if size == 1:
             now[:] = [row]
         else:
             (fewer,) = now
             now[0] = driver.select(fewer, np.zeros(size, np.int32), 0)
             driver.select(now[0], np.zeros(len(fewer.text.reason), np.int32), 0)
-            state = driver.leave(driver.admit(now[0], 0, row), 0)
-            now[0] = state._replace(sampling=loop.stack([NOBODY] * size, level))
+            state = driver.release_slot(driver.insert_row(now[0], 0, row), 0)
+            now[0] = state._replace(sampling=programs.stack_sampling([IDLE_REQUEST] * size, tier))
         return [driver.fit(now[0], other) for other in plan.windows or ()]
 
     def run(engine: Engine):
-        now[0], *rest = driver.generate(engine, loop.params, now[0], 1, 1, plan.history)
+        now[0], *rest = driver.generate(engine, programs.params, now[0], 1, 1, plan.history)
         return rest
 
     for window in plan.windows or ():
         for fewer, size in zip((0, *plan.sizes), plan.sizes, strict=False):
             yield lambda size=size, window=window: grow(size, window)
             counts = range(fewer + 1, size + 1)
-            for engine in {loop.decoder(running, window, level) for running in counts}:
+            for engine in {programs.decode_engine(running, window, tier) for running in counts}:
                 yield lambda engine=engine: run(engine)
 
 
-def new_row(loop: Loop, window: int, count: int = 1) -> State:
-    """Return idle rows, as prompts are read into."""
-    one = rows.nobody(loop.plan.reading.layout, loop.plan.capacity)
-    return loop.begin(rows.beside([one] * count), window)
+def new_row(programs: Programs, window: int, count: int = 1) -> State:
+    """Return the state of idle rows, as at the start of a prefill."""
+    one = rows.idle_row(programs.plan.prefill_tier.layout, programs.plan.capacity)
+    return programs.new_state(rows.concatenate([one] * count), window)

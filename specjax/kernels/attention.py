@@ -1,25 +1,41 @@
-"""Attention over a cache, row by row: each looks at the positions that it sees, and at no others.
+"""Attention over a key-value cache: each row reads only the positions that its mask shows.
 
-The positions that a mask shows are listed in order and read 16 at a time, with a running maximum
-and sum (Milakov & Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022, arXiv:2205.14135). So what
-comes out depends on the keys and values that are seen and on their order: not on where in the cache
-they lie, how wide the window is, or what other rows there are. A tree's path gives the same bits as
-the chain of its tokens.
+These positions are listed in order and read a vector at a time, with a running maximum and sum
+(online softmax, Milakov & Gimelshein 2018, arXiv:1805.02867; FlashAttention, Dao et al. 2022,
+arXiv:2205.14135). The result depends on the keys and values that are shown and on their order, not
+on their cache slots, the window or other rows: a path of a tree gives the same bits as the chain of
+its tokens.
 """
 
 import functools
+import itertools
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Shaped
 from llvmlite import ir
 
-from specjax.kernels.call import argument, dim, register, result
-from specjax.kernels.ir import F32, I8, I32, I64, LANES, POINTER, VECTOR, VOID, Value, Writer
-from specjax.kernels.linear import SIZES, load, widen
+from specjax.kernels import stored
+from specjax.kernels.call import CountTasks, argument, dim, register, result
+from specjax.kernels.ir import (
+    F32,
+    I8,
+    I32,
+    I64,
+    LANES,
+    POINTER,
+    REGISTERS,
+    VECTOR,
+    VOID,
+    Value,
+    Writer,
+)
+from specjax.kernels.stored import SIZES
 
-TASK = 1 << 17  # multiplications that are worth a task of their own
-GROUP = 4  # vectors of positions for which the maximum is found at once
+TASK = 1 << 17  # multiplications per task, at least
+GROUP = 4  # vectors of positions per update of the running maximum
+# Query heads that share a key head are computed together, so that a loaded key is used for each:
+# as many as keep their sums in registers, and into how many parts a vector of positions is divided.
+PARTS, MOST_SUMS = {1: 1, 2: 2, 3: 4, 4: 4}, REGISTERS // 2
 
 
 def attention(
@@ -27,23 +43,54 @@ def attention(
     keys: Shaped[Array, "B KH T d"],
     values: Shaped[Array, "B KH T e"],
     mask: Bool[Array, "B N W"],
+    sinks: Float[Array, "H"] | None = None,
 ) -> Float[Array, "B N H e"]:
-    """Attend on the CPU, in float32 whatever the types; rows that see nothing get zeros."""
-    name = register_attention(str(keys.dtype), keys.shape[3], values.shape[3])
-    shape = jax.ShapeDtypeStruct((*query.shape[:3], values.shape[3]), jnp.float32)
-    return jax.ffi.ffi_call(name, shape)(query.astype(jnp.float32), keys, values, mask)
+    """Return attention, computed in float32, in the query's dtype; 0 where the mask is empty.
+
+    A head's sink, in float32, is one more score of its softmax, with a value of 0.
+    """
+    sizes = keys.shape[3], values.shape[3], query.shape[2] // keys.shape[1]
+    has_sinks = sinks is not None
+    name = register_attention(str(query.dtype), str(keys.dtype), *sizes, has_sinks=has_sinks)
+    shape = jax.ShapeDtypeStruct((*query.shape[:3], values.shape[3]), query.dtype)
+    operands = (query, keys, values, mask, *((sinks,) if has_sinks else ()))
+    return jax.ffi.ffi_call(name, shape)(*operands)
 
 
-def register_attention(dtype: str, size: int, size_out: int) -> str:
-    """Compile attention for a cache of this type, with heads of these sizes."""
-    name = f"specjax_attention_{dtype}_{size}_{size_out}"
-    return register(name, functools.partial(write_attention, dtype, size, size_out))
+def register_attention(
+    query_dtype: str,
+    cache_dtype: str,
+    size: int,
+    size_out: int,
+    group: int,
+    *,
+    has_sinks: bool = False,
+) -> str:
+    """Compile attention for these dtypes and head sizes, and return the name XLA calls it by.
+
+    ``group`` query heads share a key head.
+    """
+    vectors = -(-size_out // LANES)
+    heads = max(n for n in PARTS if group % n == 0 and n * vectors <= max(MOST_SUMS, vectors))
+    sizes = size, size_out, heads
+    kind = "specjax_sink_attention" if has_sinks else "specjax_attention"
+    name = "_".join((kind, query_dtype, cache_dtype, *map(str, sizes)))
+    facts = query_dtype, cache_dtype, *sizes, has_sinks
+    return register(name, functools.partial(write_attention, *facts))
 
 
-def write_attention(dtype: str, size: int, size_out: int, module: ir.Module):
-    """Write attention's body; tasks are shares of the rows (batch, head, node)."""
+def write_attention(
+    query_dtype: str,
+    cache_dtype: str,
+    size: int,
+    size_out: int,
+    together: int,
+    has_sinks: bool,
+    module: ir.Module,
+) -> CountTasks:
+    """Write the kernel's body; a task is a range of the rows (batch, ``together`` heads, node)."""
     write_list(module)
-    write_row(module, dtype, size, size_out)
+    write_row(module, query_dtype, cache_dtype, size, size_out, together, has_sinks)
 
     def sizes(to: Writer, frame: Value):
         batch, nodes, heads = (dim(to, frame, 0, axis) for axis in range(3))
@@ -51,51 +98,54 @@ def write_attention(dtype: str, size: int, size_out: int, module: ir.Module):
 
     def count_tasks(to: Writer, frame: Value) -> Value:
         batch, nodes, heads, window = sizes(to, frame)
-        rows = to.mul(batch, nodes, heads)
-        return to.most(to.least(to.div(to.mul(rows, window, size), TASK), rows), 1)
+        most = to.div(to.mul(batch, nodes, heads), together)
+        work = to.div(to.mul(batch, nodes, heads, window, size), TASK)
+        return to.most(to.least(work, most), 1)
 
     to = Writer(module, "body", VOID, [POINTER, I64])
     frame, task = to.function.args
     batch, nodes, heads, window = sizes(to, frame)
     shared, capacity = dim(to, frame, 1, 1), dim(to, frame, 1, 2)
-    rows, num_tasks = to.mul(batch, nodes, heads), count_tasks(to, frame)
+    tiles = to.div(heads, together)
+    rows, num_tasks = to.mul(batch, nodes, tiles), count_tasks(to, frame)
     group = to.div(heads, shared)
-    seen = to.call("malloc", POINTER, to.mul(to.add(window, LANES), 4))
+    visible = to.call("malloc", POINTER, to.mul(to.add(window, LANES), 4))
     first = to.div(to.mul(rows, task), num_tasks)
     last = to.div(to.mul(rows, to.add(task, 1)), num_tasks)
     with to.loop(first, last) as row:
         n, rest = to.at.urem(row, nodes), to.div(row, nodes)
-        h, b = to.at.urem(rest, heads), to.div(rest, heads)
+        h, b = to.mul(to.at.urem(rest, tiles), together), to.div(rest, tiles)
         at = to.add(to.mul(to.add(to.mul(b, nodes), n), heads), h)
         head = to.mul(to.add(to.mul(b, shared), to.div(h, group)), capacity)
         mask = to.place(argument(to, frame, 3), to.mul(to.add(to.mul(b, nodes), n), window), 1)
-        count = to.call("list_seen", I64, mask, window, seen)
+        count = to.call("list_visible", I64, mask, window, visible)
         to.call(
             "row", VOID,
-            to.place(argument(to, frame, 0), to.mul(at, size), 4),
-            to.place(argument(to, frame, 1), to.mul(head, size), SIZES[dtype]),
-            to.place(argument(to, frame, 2), to.mul(head, size_out), SIZES[dtype]),
-            to.place(result(to, frame), to.mul(at, size_out), 4),
-            seen, count,
+            to.place(argument(to, frame, 0), to.mul(at, size), SIZES[query_dtype]),
+            to.place(argument(to, frame, 1), to.mul(head, size), SIZES[cache_dtype]),
+            to.place(argument(to, frame, 2), to.mul(head, size_out), SIZES[cache_dtype]),
+            to.place(result(to, frame), to.mul(at, size_out), SIZES[query_dtype]),
+            visible, count,
+            *((to.place(argument(to, frame, 4), h, 4),) if has_sinks else ()),
         )  # fmt: skip
-    to.call("free", VOID, seen)
+    to.call("free", VOID, visible)
     to.at.ret_void()
     return count_tasks
 
 
 def write_list(module: ir.Module) -> None:
-    """Write ``list_seen(mask, W, seen)``: the positions that a mask shows, in order; their number.
+    """Write ``list_visible(mask, W, visible)``: list the positions of a mask, return how many.
 
-    The list is filled up with its last position, to a multiple of 16.
+    The list is padded with its last position to whole vectors.
     """
-    to = Writer(module, "list_seen", I64, [POINTER, I64, POINTER])
-    mask, window, seen = to.function.args
+    to = Writer(module, "list_visible", I64, [POINTER, I64, POINTER])
+    mask, window, visible = to.function.args
     count = to.variable(I64(0))
     numbers, bits = ir.VectorType(I32, LANES), ir.IntType(8 * LANES)
 
     def one(position: Value) -> None:
         now = to.read(I64, count)
-        to.write(to.at.trunc(position, I32), to.place(seen, now, 4))
+        to.write(to.at.trunc(position, I32), to.place(visible, now, 4))
         shown = to.at.zext(to.read(I8, to.place(mask, position, 1)), I64)
         to.write(to.add(now, shown), count)
 
@@ -109,7 +159,7 @@ def write_list(module: ir.Module) -> None:
         with to.at.if_then(full):
             now, index = to.read(I64, count), ir.Constant(numbers, list(range(LANES)))
             positions = to.at.add(to.spread(to.at.trunc(start, I32), LANES), index)
-            to.write(positions, to.place(seen, now, 4), align=4)
+            to.write(positions, to.place(visible, now, 4), align=4)
             to.write(to.add(now, LANES), count)
         mixed = to.at.and_(shown, to.at.not_(full))
         with to.at.if_then(mixed), to.loop(start, to.add(start, LANES)) as position:
@@ -118,83 +168,112 @@ def write_list(module: ir.Module) -> None:
         one(position)
     found = to.read(I64, count)
     with to.at.if_then(to.less(0, found)):
-        last = to.read(I32, to.place(seen, to.sub(found, 1), 4))
+        last = to.read(I32, to.place(visible, to.sub(found, 1), 4))
         with to.loop(found, to.add(found, LANES - 1)) as position:
-            to.write(last, to.place(seen, position, 4))
+            to.write(last, to.place(visible, position, 4))
     to.at.ret(found)
 
 
-def write_row(module: ir.Module, dtype: str, size: int, size_out: int) -> None:
-    """Write ``row(q, keys, values, out, seen, count)``."""
-    to = Writer(module, "row", VOID, [POINTER] * 5 + [I64])
-    q, keys, values, out, seen, count = to.function.args
+def write_row(
+    module: ir.Module,
+    query_dtype: str,
+    cache_dtype: str,
+    size: int,
+    size_out: int,
+    together: int,
+    has_sinks: bool,
+) -> None:
+    """Write ``row(q, keys, values, out, visible, count)`` for some heads that share keys.
+
+    ``has_sinks``: a last argument is the address of their sinks.
+    """
+    to = Writer(module, "row", VOID, [POINTER] * 5 + [I64] + [POINTER] * has_sinks)
+    q, keys, values, out, visible, count, *sinks = to.function.args
     zero, lowest = ir.Constant(VECTOR, None), to.splat(-1e30)
+    heads = range(together)
 
     def chunks(total: int) -> list[tuple[int, Value | None]]:
-        """List where each vector of a head begins, and which of its lanes there are."""
+        """Return the first index and the lane mask (None: all lanes) of each vector of a head."""
         return [
             (i, None if i + LANES <= total else to.first_lanes(I64(total - i), LANES))
             for i in range(0, total, LANES)
         ]
 
-    def read(base: Value, i: int, mask: Value | None, kind: str) -> Value:
-        return widen(to, load(to, to.place(base, i, SIZES[kind]), kind, LANES, mask), kind)
+    def read(base: Value, i: int | Value, mask: Value | None, kind: str) -> Value:
+        return stored.read(to, to.place(base, i, SIZES[kind]), kind, mask)
 
-    def positions(start: Value) -> list[Value]:
-        places = [to.place(seen, to.add(start, j), 4) for j in range(LANES)]
-        return [to.at.zext(to.read(I32, place), I64) for place in places]
+    def positions(start: Value, lanes: range) -> dict[int, Value]:
+        places = {j: to.place(visible, to.add(start, j), 4) for j in lanes}
+        return {j: to.at.zext(to.read(I32, place), I64) for j, place in places.items()}
 
     def larger(a: Value, b: Value) -> Value:
         return to.at.select(to.at.fcmp_ordered(">", a, b), a, b)
 
+    def score(start: Value, lanes: range) -> list[Value]:
+        """Return each head's dot products of its query with the keys of some positions, by lane."""
+        slots = positions(start, lanes)
+        sums = [dict.fromkeys(lanes, zero) for _ in heads]
+        for i, mask in parts:
+            queries = [read(q, h * size + i, mask, query_dtype) for h in heads]
+            for j in lanes:
+                key = read(keys, to.add(to.mul(slots[j], size), i), mask, cache_dtype)
+                for h in heads:
+                    sums[h][j] = to.fma(queries[h], key, sums[h][j])
+        return [to.sums(list(sums[h].values())) for h in heads]
+
     root = to.call("llvm.sqrt.f32", F32, ir.Constant(F32, float(size)))
     scale = to.splat(to.at.fdiv(ir.Constant(F32, 1.0), root))
     parts, results = chunks(size), chunks(size_out)
-    # two partial sums for every vector of the result, of even and of odd positions: else each
-    # addition waits for the one before
-    mixed = [[to.variable(zero) for _ in range(2)] for _ in results]
-    best, total = to.variable(lowest), to.variable(zero)
+    # two partial sums per vector of a result, of even and odd positions, if registers suffice:
+    # otherwise each addition waits for the one before
+    turns = 2 if 2 * together * len(results) <= MOST_SUMS else 1
+    mixed = [[[to.variable(zero) for _ in range(turns)] for _ in results] for _ in heads]
+    if has_sinks:  # the first score of all, whose weight of 1 shrinks as the maximum grows
+        first = [to.splat(to.read(F32, to.place(sinks[0], h, 4))) for h in heads]
+    else:
+        first = [lowest for _ in heads]
+    best = [to.variable(sink) for sink in first]
+    total = [to.variable(to.splat(1.0) if has_sinks else zero) for _ in heads]
+    step = LANES // PARTS[together]
     with to.loop(0, count, GROUP * LANES) as start:
         starts = [to.add(start, t * LANES) for t in range(GROUP)]
-        scores = [to.variable(lowest) for _ in starts]
-        for place, at in zip(scores, starts, strict=True):
+        scores = [[to.variable(lowest) for _ in starts] for _ in heads]
+        for t, at in enumerate(starts):
             with to.at.if_then(to.less(at, count)):
-                slots, sums = positions(at), [zero] * LANES
-                for i, mask in parts:
-                    asked = read(q, i, mask, "float32")
-                    for j in range(LANES):
-                        key = to.place(keys, to.mul(slots[j], size), SIZES[dtype])
-                        sums[j] = to.fma(asked, read(key, i, mask, dtype), sums[j])
-                found = to.at.fmul(to.sums(sums), scale)
-                seen_here = to.first_lanes(to.sub(count, at), LANES)
-                to.write(to.at.select(seen_here, found, lowest), place)
-        told = [to.read(VECTOR, place) for place in scores]
-        before = to.read(VECTOR, best)
-        largest = to.halves(functools.reduce(larger, told), larger)
-        largest = larger(largest, before)
-        to.write(largest, best)
-        shrunk = to.exp(to.at.fsub(before, largest))
-        probs = [to.exp(to.at.fsub(score, largest)) for score in told]
-        more = to.halves(functools.reduce(to.at.fadd, probs), to.at.fadd)
-        to.write(to.fma(to.read(VECTOR, total), shrunk, more), total)
-        for c in range(len(results)):
-            for place in mixed[c]:
+                found = [score(at, range(j, j + step)) for j in range(0, LANES, step)]
+                in_list = to.first_lanes(to.sub(count, at), LANES)
+                for h in heads:
+                    each = to.at.fmul(to.side_by_side([some[h] for some in found], step), scale)
+                    to.write(to.at.select(in_list, each, lowest), scores[h][t])
+        probs = []
+        for h in heads:
+            found = [to.read(VECTOR, place) for place in scores[h]]
+            before = to.read(VECTOR, best[h])
+            largest = to.halves(functools.reduce(larger, found), larger)
+            largest = larger(largest, before)
+            to.write(largest, best[h])
+            shrunk = to.exp(to.at.fsub(before, largest))
+            probs.append([to.exp(to.at.fsub(one, largest)) for one in found])
+            more = to.halves(functools.reduce(to.at.fadd, probs[h]), to.at.fadd)
+            to.write(to.fma(to.read(VECTOR, total[h]), shrunk, more), total[h])
+            for place in itertools.chain(*mixed[h]):
                 to.write(to.at.fmul(to.read(VECTOR, place), shrunk), place)
-        for some, at in zip(probs, starts, strict=True):
+        for t, at in enumerate(starts):
             with to.at.if_then(to.less(at, count)):
-                slots = positions(at)
-                for j in range(LANES):
-                    value = to.place(values, to.mul(slots[j], size_out), SIZES[dtype])
-                    prob = to.shuffle(some, some, [j] * LANES)
+                for j, slot in positions(at, range(LANES)).items():
+                    value = to.place(values, to.mul(slot, size_out), SIZES[cache_dtype])
+                    shares = [to.shuffle(probs[h][t], probs[h][t], [j] * LANES) for h in heads]
                     for c, (i, mask) in enumerate(results):
-                        place = mixed[c][j % 2]
-                        read_value = read(value, i, mask, dtype)
-                        to.write(to.fma(prob, read_value, to.read(VECTOR, place)), place)
-    whole = to.read(VECTOR, total)
-    nothing = to.at.fcmp_ordered("==", whole, zero)
-    for c, (i, mask) in enumerate(results):
-        sum = to.at.fadd(to.read(VECTOR, mixed[c][0]), to.read(VECTOR, mixed[c][1]))
-        found = to.at.select(nothing, zero, to.at.fdiv(sum, whole))
-        place = to.place(out, i, 4)
-        to.store(found, place, mask)
+                        found = read(value, i, mask, cache_dtype)
+                        for h in heads:
+                            place = mixed[h][c][j % turns]
+                            to.write(to.fma(shares[h], found, to.read(VECTOR, place)), place)
+    for h in heads:
+        whole = to.read(VECTOR, total[h])
+        nothing = to.at.fcmp_ordered("==", whole, zero)
+        for (i, mask), places in zip(results, mixed[h], strict=True):
+            sum = functools.reduce(to.at.fadd, [to.read(VECTOR, place) for place in places])
+            found = to.at.select(nothing, zero, to.at.fdiv(sum, whole))
+            goal = to.place(out, h * size_out + i, SIZES[query_dtype])
+            stored.store(to, found, goal, query_dtype, mask)
     to.at.ret_void()

@@ -1,7 +1,7 @@
-"""How XLA calls a kernel, and how a kernel shares its work among XLA's threads.
+"""Kernels as XLA FFI calls, whose tasks run on XLA's thread pool.
 
-A kernel is a function of one task: ``body(frame, task)``, where the frame holds the arrays. The
-structures are those of XLA's ``c_api.h``, major version 0, which it promises to keep.
+A kernel is a function of one task, ``body(frame, task)``; the frame holds the arrays. The structs
+are those of XLA's ``c_api.h``, whose major version 0 is stable.
 """
 
 import ctypes
@@ -15,11 +15,13 @@ from llvmlite import ir
 from specjax.kernels.ir import I32, I64, POINTER, VOID, Value, Writer
 
 VERSION = 0, 3  # of the interface
-PATIENCE, SLEEP = 20_000, 50  # looks at what others do; then microseconds between looks
+# A poll takes about a nanosecond. A caller that fell asleep, for 100 microseconds at least, while a
+# helper was at its last task took up to twice the time for products that take 100 microseconds.
+PATIENCE, SLEEP = 500_000, 50  # polls of a spin wait; then microseconds of sleep between polls
 
 
 class Struct:
-    """A C structure: names of fields in order, with their types."""
+    """A C struct: names of fields in order, with their types."""
 
     def __init__(self, **fields: ir.Type):
         self.names = list(fields)
@@ -31,12 +33,12 @@ class Struct:
         return to.at.gep(base, [I32(0), number], source_etype=self.type)
 
     def get(self, to: Writer, base: Value, name: str) -> Value:
-        """Read a field."""
+        """Return the value of a field."""
         kind = self.type.elements[self.names.index(name)]
         return to.read(kind, self.field(to, base, name))
 
     def new(self, to: Writer, **values: Value) -> Value:
-        """Make one on the stack; ``size`` is filled in, what is not named is zero."""
+        """Return the address of a new one on the stack; ``size`` is set, other fields are zero."""
         base = to.room(self.type)
         to.write(ir.Constant(self.type, None), base)
         for name, value in values.items():
@@ -45,7 +47,7 @@ class Struct:
         return base
 
     def num_bytes(self, to: Writer) -> Value:
-        """Return its size."""
+        """Return its size in bytes."""
         end = to.at.gep(ir.Constant(POINTER, None), [I32(1)], source_etype=self.type)
         return to.at.ptrtoint(end, I64)
 
@@ -76,30 +78,41 @@ WORK = Struct(frame=POINTER, num_tasks=I64, next=I64, done=I64, users=I64)
 
 
 def argument(to: Writer, frame: Value, number: int) -> Value:
-    """Return an argument's data."""
+    """Return the address of an argument's data."""
     return BUFFER.get(to, _buffer(to, frame, "args", number), "data")
 
 
 def result(to: Writer, frame: Value, number: int = 0) -> Value:
-    """Return where a result goes."""
+    """Return the address of a result's data."""
     return BUFFER.get(to, _buffer(to, frame, "rets", number), "data")
 
 
 def dim(to: Writer, frame: Value, number: int, axis: int) -> Value:
-    """Return a dimension of an argument."""
+    """Return an argument's size along an axis."""
     dims = BUFFER.get(to, _buffer(to, frame, "args", number), "dims")
     return to.read(I64, to.place(dims, axis, 8))
+
+
+def num_threads(to: Writer, frame: Value) -> Value:
+    """Return how many threads XLA runs tasks on."""
+    api, context = FRAME.get(to, frame, "api"), FRAME.get(to, frame, "context")
+    count = to.variable(I64(1))
+    _invoke(to, API.get(to, api, "num_threads"), THREADS.new(to, context=context, count=count))
+    return to.read(I64, count)
 
 
 def _buffer(to: Writer, frame: Value, which: str, number: int) -> Value:
     return to.read(POINTER, to.place(FRAME.get(to, frame, which), number, 8))
 
 
-def write_handler(module: ir.Module, name: str, count_tasks: Callable[[Writer, Value], Value]):
-    """Write what XLA calls: ``body(frame, task)`` of the module for every task.
+CountTasks = Callable[[Writer, Value], Value]  # (to, frame): writes the number of tasks
 
-    ``count_tasks(to, frame)`` writes how many there are. The threads that help take one task
-    after the other, and so does the caller: it waits only for tasks that have begun.
+
+def write_handler(module: ir.Module, name: str, count_tasks: CountTasks) -> None:
+    """Write the FFI handler, which runs ``body(frame, task)`` of the module for every task.
+
+    The caller and the threads that help it take one task after the other; the caller then waits
+    only for tasks that have begun.
     """
     worker = Writer(module, "worker", VOID, [POINTER])
     (work,) = worker.function.args
@@ -119,12 +132,12 @@ def write_handler(module: ir.Module, name: str, count_tasks: Callable[[Writer, V
     to = Writer(module, name, POINTER, [POINTER])
     (frame,) = to.function.args
     nothing = ir.Constant(POINTER, None)
-    asked = FRAME.get(to, frame, "extension")
-    with to.at.if_then(to.at.icmp_unsigned("!=", asked, nothing)):
-        described = EXTENSION.get(to, asked, "metadata")
-        to.write(I32(VERSION[0]), METADATA.field(to, described, "major"))
-        to.write(I32(VERSION[1]), METADATA.field(to, described, "minor"))
-        to.write(I32(0), METADATA.field(to, described, "traits"))
+    extension = FRAME.get(to, frame, "extension")
+    with to.at.if_then(to.at.icmp_unsigned("!=", extension, nothing)):
+        metadata = EXTENSION.get(to, extension, "metadata")
+        to.write(I32(VERSION[0]), METADATA.field(to, metadata, "major"))
+        to.write(I32(VERSION[1]), METADATA.field(to, metadata, "minor"))
+        to.write(I32(0), METADATA.field(to, metadata, "traits"))
         to.at.ret(nothing)
     num_tasks = count_tasks(to, frame)
     with to.at.if_then(to.less(num_tasks, 2)):
@@ -132,24 +145,21 @@ def write_handler(module: ir.Module, name: str, count_tasks: Callable[[Writer, V
             to.call("body", VOID, frame, task)
         to.at.ret(nothing)
     api, context = FRAME.get(to, frame, "api"), FRAME.get(to, frame, "context")
-    count = to.variable(I64(1))
-    asking = THREADS.new(to, context=context, count=count)
-    _invoke(to, API.get(to, api, "num_threads"), asking)
-    helpers = to.sub(to.least(to.read(I64, count), num_tasks), 1)
+    helpers = to.sub(to.least(num_threads(to, frame), num_tasks), 1)
     work = to.call("malloc", POINTER, WORK.num_bytes(to))
     zero = I64(0)
     counts = {"next": zero, "done": zero, "users": to.add(helpers, 1)}
     for field, value in {"frame": frame, "num_tasks": num_tasks, **counts}.items():
         to.write(value, WORK.field(to, work, field))
-    asking = SCHEDULE.new(to, context=context, task=helper.function, data=work)
+    call = SCHEDULE.new(to, context=context, task=helper.function, data=work)
     with to.loop(0, helpers):
-        _invoke(to, API.get(to, api, "schedule"), asking)
+        _invoke(to, API.get(to, api, "schedule"), call)
     to.call("worker", VOID, work)
     waited = to.variable(zero)
     with to.while_() as unless:
         done = to.at.load_atomic(WORK.field(to, work, "done"), ordering="acquire", align=8, typ=I64)
         unless(to.less(done, num_tasks))
-        # a helper ends when the caller does, unless it has lost its core to another process
+        # helpers end about when the caller does, unless another process has taken their core
         turns = to.add(to.read(I64, waited), 1)
         to.write(turns, waited)
         with to.at.if_then(to.less(PATIENCE, turns)):
@@ -159,14 +169,14 @@ def write_handler(module: ir.Module, name: str, count_tasks: Callable[[Writer, V
 
 
 def _leave(to: Writer, work: Value) -> None:
-    """Say that one thread less looks at the work; the last one frees it."""
+    """Decrement the work's reference count; the last thread frees it."""
     users = to.at.atomic_rmw("sub", WORK.field(to, work, "users"), I64(1), "acq_rel")
     with to.at.if_then(to.at.icmp_signed("==", users, I64(1))):
         to.call("free", VOID, work)
 
 
 class XlaFunction:
-    """A function of XLA's, as llvmlite calls one: it has no pointers to functions."""
+    """A function pointer as llvmlite can call it, which has no such type."""
 
     type = POINTER
     function_type = ir.FunctionType(POINTER, [POINTER])
@@ -176,17 +186,17 @@ class XlaFunction:
 
 
 def _invoke(to: Writer, function: Value, argument: Value) -> None:
-    """Call a function of XLA's; what it returns is an error or nothing."""
+    """Call a function of XLA's API, ignoring the error it may return."""
     to.at.call(XlaFunction(function), [argument])
 
 
-_ENGINES: dict[str, Any] = {}  # what holds the machine code
+_ENGINES: dict[str, Any] = {}  # own the machine code
 
 
-def register(name: str, write: Callable[[ir.Module], Callable[[Writer, Value], Value]]) -> str:
-    """Compile a kernel unless it is there, and tell XLA its name.
+def register(name: str, write: Callable[[ir.Module], CountTasks]) -> str:
+    """Compile a kernel and register it as an FFI target, once; return its name.
 
-    ``write(module)`` writes ``body(frame, task)`` and returns what counts the tasks.
+    ``write(module)`` writes ``body(frame, task)`` and returns ``count_tasks``.
     """
     if name not in _ENGINES:
         module = ir.Module(name)
@@ -199,7 +209,7 @@ def register(name: str, write: Callable[[ir.Module], Callable[[Writer, Value], V
 
 
 def compile_module(text: str) -> llvm.ExecutionEngine:
-    """Compile LLVM IR for this machine."""
+    """Return LLVM IR compiled for this machine."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     features = llvm.get_host_cpu_features().flatten()
@@ -217,13 +227,8 @@ def compile_module(text: str) -> llvm.ExecutionEngine:
     return engine
 
 
-def has_feature(name: str) -> bool:
-    """Say whether this machine's processor has an extension, by LLVM's name."""
-    return bool(llvm.get_host_cpu_features().get(name))
-
-
 def capsule(address: int) -> Any:
-    """Wrap a function's address for JAX."""
+    """Return a function's address as a PyCapsule."""
     new = ctypes.pythonapi.PyCapsule_New
     new.restype, new.argtypes = (
         ctypes.py_object,

@@ -1,4 +1,4 @@
-"""A little assembler: loops, vectors and memory as Python calls that write LLVM IR."""
+"""A builder of LLVM IR functions: loops, vectors and memory as Python calls."""
 
 import functools
 import struct
@@ -6,9 +6,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import llvmlite.binding as llvm
 from llvmlite import ir
 
-LANES = 16  # numbers of float32 in a vector
+
+def has_feature(name: str) -> bool:
+    """Return whether this CPU has a feature, by LLVM's name."""
+    return bool(llvm.get_host_cpu_features().get(name))
+
+
+# Numbers of float32 in a vector, and how many vectors the registers hold: AVX-512 has 32 of 16,
+# AVX2 16 of 8; 8 are two of NEON's registers, of which there are 32.
+LANES, REGISTERS = (16, 32) if has_feature("avx512f") else (8, 16)
 I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
 F16, F32, POINTER, VOID = ir.HalfType(), ir.FloatType(), ir.PointerType(), ir.VoidType()
 VECTOR = ir.VectorType(F32, LANES)
@@ -16,7 +25,7 @@ Value = Any
 
 
 class BFloat(ir.types.Type):
-    """LLVM's bfloat, or a vector of it, which llvmlite has no name for."""
+    """A vector of LLVM's bfloat, a type that llvmlite lacks."""
 
     def __init__(self, lanes: int):
         self.lanes = lanes
@@ -32,7 +41,7 @@ class BFloat(ir.types.Type):
 
 
 class Writer:
-    """Writes one function. Numbers of Python stand for 64-bit integers."""
+    """Writes one function. Python integers stand for 64-bit constants."""
 
     def __init__(self, module: ir.Module, name: str, returns: ir.Type, takes: Sequence[ir.Type]):
         self.module = module
@@ -40,57 +49,59 @@ class Writer:
         self.at = ir.IRBuilder(self.function.append_basic_block("entry"))
 
     def index(self, value: int | Value) -> Value:
-        """Return a 64-bit integer."""
+        """Return a 64-bit integer value."""
         return ir.Constant(I64, value) if isinstance(value, int) else value
 
     def add(self, *terms: int | Value) -> Value:
+        """Return the sum of 64-bit integers."""
         return functools.reduce(self.at.add, map(self.index, terms))
 
     def mul(self, *factors: int | Value) -> Value:
+        """Return the product of 64-bit integers."""
         return functools.reduce(self.at.mul, map(self.index, factors))
 
     def sub(self, a: int | Value, b: int | Value) -> Value:
+        """Return a - b of 64-bit integers."""
         return self.at.sub(self.index(a), self.index(b))
 
     def div(self, a: int | Value, b: int | Value) -> Value:
+        """Return a // b of unsigned 64-bit integers."""
         return self.at.udiv(self.index(a), self.index(b))
 
     def less(self, a: int | Value, b: int | Value) -> Value:
+        """Return a < b of signed 64-bit integers."""
         return self.at.icmp_signed("<", self.index(a), self.index(b))
 
     def least(self, a: int | Value, b: int | Value) -> Value:
+        """Return the smaller of two 64-bit integers."""
         a, b = self.index(a), self.index(b)
         return self.at.select(self.less(a, b), a, b)
 
     def most(self, a: int | Value, b: int | Value) -> Value:
+        """Return the larger of two 64-bit integers."""
         a, b = self.index(a), self.index(b)
         return self.at.select(self.less(a, b), b, a)
 
     def variable(self, initial: Value) -> Value:
-        """Return a place for a value that changes; LLVM keeps it in a register."""
+        """Return the address of a local variable, which LLVM keeps in a register."""
         place = self.room(initial.type)
         self.at.store(initial, place)
         return place
 
     def room(self, kind: ir.Type) -> Value:
-        """Return the address of a place on the stack."""
+        """Return the address of stack memory for a value of this type."""
         with self.at.goto_entry_block():
             place = self.at.alloca(kind)
         place.type = POINTER
         return place
 
     def read(self, kind: ir.Type, place: Value, align: int | None = None) -> Value:
+        """Load a value of type ``kind`` from an address."""
         return self.at.load(place, align=align, typ=kind)
 
     def write(self, value: Value, place: Value, align: int | None = None) -> None:
+        """Store a value at an address."""
         self.at.store(value, place, align=align)
-
-    def store(self, vector: Value, place: Value, mask: Value | None) -> None:
-        """Write 16 numbers; with a mask, those where it is true."""
-        if mask is None:
-            self.write(vector, place, align=4)
-        else:
-            self.call("llvm.masked.store.v16f32.p0", VOID, vector, place, I32(4), mask)
 
     def place(self, base: Value, offset: int | Value, size: int) -> Value:
         """Return the address of element ``offset`` of ``size`` bytes each."""
@@ -116,7 +127,7 @@ class Writer:
 
     @contextmanager
     def while_(self) -> Iterator[Any]:
-        """Repeat a block until the function that is yielded has been called with a false value."""
+        """Loop; yields a function that leaves the loop unless its argument is true."""
         head, after = self.at.append_basic_block("while"), self.at.append_basic_block("after")
         self.at.branch(head)
         self.at.position_at_end(head)
@@ -139,19 +150,20 @@ class Writer:
         return self.at.call(found, arguments)
 
     def splat(self, value: Value | float) -> Value:
-        """Return a vector of one number."""
+        """Return a float32 vector with a number in all lanes."""
         if isinstance(value, float):
             rounded = struct.unpack("f", struct.pack("f", value))[0]
             return ir.Constant(VECTOR, [rounded] * LANES)
         return self.spread(value, LANES)
 
     def spread(self, value: Value, lanes: int) -> Value:
-        """Return a vector of one number of any type."""
+        """Return a vector with a value of any type in all lanes."""
         kind = ir.VectorType(value.type, lanes)
         single = self.at.insert_element(ir.Constant(kind, ir.Undefined), value, I32(0))
         return self.shuffle(single, single, [0] * lanes)
 
     def shuffle(self, a: Value, b: Value, lanes: Sequence[int]) -> Value:
+        """Return the chosen lanes of a followed by b (LLVM's shufflevector)."""
         mask = ir.Constant(ir.VectorType(I32, len(lanes)), list(lanes))
         return self.at.shuffle_vector(a, b, mask)
 
@@ -162,7 +174,7 @@ class Writer:
         return self.at.icmp_unsigned("<", index, self.spread(count, lanes))
 
     def halves(self, vector: Value, join: Callable[[Value, Value], Value]) -> Value:
-        """Join the lanes of one vector by halves; every lane of the result is the whole."""
+        """Return the reduction of a vector's lanes, by halves, in every lane."""
         distance = LANES // 2
         while distance:
             other = self.shuffle(vector, vector, [i ^ distance for i in range(LANES)])
@@ -177,7 +189,7 @@ class Writer:
         low = self.at.fcmp_ordered("<", x, self.splat(-87.0))
         x = self.at.select(low, self.splat(-87.0), x)
         n = self.call(
-            "llvm.roundeven.v16f32", VECTOR, self.at.fmul(x, self.splat(1.4426950408889634))
+            f"llvm.roundeven.v{LANES}f32", VECTOR, self.at.fmul(x, self.splat(1.4426950408889634))
         )
         r = self.fma(n, self.splat(-0.693359375), x)
         r = self.fma(n, self.splat(2.12194440e-4), r)
@@ -196,22 +208,22 @@ class Writer:
         bits = self.at.shl(self.at.fptosi(n, wide), ir.Constant(wide, [23] * LANES))
         found = self.at.bitcast(self.at.add(self.at.bitcast(y, wide), bits), VECTOR)
         found = self.at.select(low, ir.Constant(VECTOR, None), found)
-        return self.at.select(self.at.fcmp_unordered("uno", x, x), x, found)  # no number: stays so
+        return self.at.select(self.at.fcmp_unordered("uno", x, x), x, found)  # NaN stays NaN
 
     def fma(self, a: Value, b: Value, c: Value) -> Value:
         """Return a * b + c, rounded once."""
-        kind = "v16f32" if c.type == VECTOR else "f32"
+        kind = f"v{LANES}f32" if c.type == VECTOR else "f32"
         return self.call(f"llvm.fma.{kind}", c.type, a, b, c)
 
     def sums(self, vectors: Sequence[Value]) -> Value:
-        """Add up the lanes of up to 16 vectors: lane i of the result is the sum of vector i.
+        """Return the sums of the lanes of up to LANES vectors: lane i is the sum of vector i.
 
-        By halves, in the same order whatever the vectors beside it.
+        Each is added up by halves, in an order that does not depend on the other vectors.
         """
         level = list(vectors)
         level += [ir.Constant(VECTOR, ir.Undefined)] * (LANES - len(level))
         half = LANES // 2
-        while len(level) > 1:  # two vectors share one, each with the sums of its groups' halves
+        while len(level) > 1:  # of two vectors one is made, with the sums of their groups' halves
             low = [i for i in range(2 * LANES) if i // half % 2 == 0]
             high = [i for i in range(2 * LANES) if i // half % 2 == 1]
             level = [
@@ -220,3 +232,14 @@ class Writer:
             ]
             half //= 2
         return level[0]
+
+    def side_by_side(self, vectors: Sequence[Value], count: int) -> Value:
+        """Return the first ``count`` lanes of each vector, concatenated to one."""
+        while len(vectors) > 1:
+            both = [i + start for start in (0, LANES) for i in range(count)]
+            both += [0] * (LANES - len(both))
+            vectors = [
+                self.shuffle(a, b, both) for a, b in zip(vectors[::2], vectors[1::2], strict=True)
+            ]
+            count *= 2
+        return vectors[0]

@@ -1,83 +1,79 @@
-"""The product with a stored matrix: ``x @ weight.T``, for any number of rows.
+"""Matrix product ``x @ weight.T`` with the same bits for a row in a batch of any size.
 
-Row n, output o is one sum over i in an order that depends on nothing else: 16 partial sums, one per
-lane, that are added up by halves at the end. A tile of several rows and outputs holds these sums in
-registers, so that each number that was loaded is used several times. Rows that are nothing but
-zeros, as padding is, cost nothing where a whole tile is.
+Row n, output o is one sum over i in a fixed order: partial sums, one per lane, that are added up
+by halves at the end. A tile of several rows and outputs keeps these sums in registers, so that each
+loaded number is used several times. Tiles whose rows are all zeros, as padding is, are skipped.
 """
 
 import functools
+import itertools
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 from llvmlite import ir
 
-from specjax.kernels.call import argument, dim, has_feature, register, result
+from specjax.kernels import amx
+from specjax.kernels.call import CountTasks, argument, dim, num_threads, register, result
 from specjax.kernels.ir import (
-    F16,
-    F32,
     I1,
     I8,
-    I16,
     I32,
     I64,
     LANES,
     POINTER,
+    REGISTERS,
     VECTOR,
     VOID,
     BFloat,
     Value,
     Writer,
+    has_feature,
 )
+from specjax.kernels.stored import SIZES, load, narrow, widen
 
-SIZES = {"float32": 4, "bfloat16": 2, "float16": 2, "uint16": 2}  # uint16: bfloat16's bits
-STORED = {"float32": F32, "bfloat16": I16, "float16": F16, "uint16": I16}
-WIDTHS, MOST_ROWS = (4, 1), 6  # outputs of a tile, rows of x: 24 sums are held in registers
-BLOCK_ROWS = 96  # of x, which stay in the second-level cache
-MOST_PARTS = 8  # of a block of rows' outputs
-TASK = 1 << 16  # multiplications that are worth a task of their own
+# outputs and rows of a tile: 24 sums are in registers of AVX-512, 12 in those of AVX2
+WIDTHS, MOST_ROWS = (4, 1), 6 if REGISTERS == 32 else 3
+BLOCK_ROWS = 96  # of x, which stay in the L2 cache
+MOST_PARTS = 4  # per thread, into which a block of rows' outputs are divided
+TILE_PARTS = 2  # with AMX, where every part packs the rows again; 4 take 10% longer at 64 rows
+TASK = 1 << 16  # multiplications per task, at least
+# The cache that weights are prefetched to. L1 can wait for few lines at a time: prefetched to it,
+# one row's weights came from memory at 10 to 14 GB/s, as without prefetching; to L2 at 19 to 25,
+# where this machine reads 30 (medians, 80 matrices of 3072 x 1024).
+SECOND_LEVEL = 2
 
 
-def linear(x: Float[Array, "N I"], weight: Float[Array, "O I"]) -> Float[Array, "N O"]:
-    """Multiply on the CPU: float32, whatever the types."""
-    name = register_linear(str(weight.dtype), str(x.dtype))
-    shape = jax.ShapeDtypeStruct((x.shape[0], weight.shape[0]), jnp.float32)
+def linear(
+    x: Float[Array, "*stack N I"], weight: Float[Array, "*stack O I"]
+) -> Float[Array, "*stack N O"]:
+    """Return ``x @ weight.T``, accumulated in float32, in the dtype of ``x``.
+
+    Each matrix of a stack [S, N, I] is multiplied by its own of [S, O, I].
+    """
+    name = register_linear(str(weight.dtype), str(x.dtype), stacked=x.ndim == 3)
+    shape = jax.ShapeDtypeStruct((*x.shape[:-1], weight.shape[-2]), x.dtype)
     return jax.ffi.ffi_call(name, shape)(x, weight)
 
 
-def register_linear(weight: str, x: str) -> str:
-    """Compile the product of these types."""
-    return register(f"specjax_linear_{weight}_{x}", functools.partial(write_linear, weight, x))
-
-
-def load(to: Writer, place: Value, dtype: str, lanes: int, mask: Value | None) -> Value:
-    """Read numbers as they are stored; with a mask, zeros where it is false."""
-    kind = ir.VectorType(STORED[dtype], lanes)
-    if mask is None:
-        return to.read(kind, place, align=1)
-    name = f"llvm.masked.load.v{lanes}{kind.element.intrinsic_name}.p0"
-    return to.call(name, kind, place, I32(1), mask, ir.Constant(kind, None))
-
-
-def widen(to: Writer, stored: Value, dtype: str) -> Value:
-    """Turn 16 numbers as they are stored into float32: none is rounded."""
-    if dtype == "float16":
-        return to.at.fpext(stored, VECTOR)
-    if dtype in ("bfloat16", "uint16"):  # the upper half of a float32
-        wide = ir.VectorType(I32, LANES)
-        bits = to.at.shl(to.at.zext(stored, wide), ir.Constant(wide, [16] * LANES))
-        return to.at.bitcast(bits, VECTOR)
-    return stored
+def register_linear(weight: str, x: str, *, stacked: bool) -> str:
+    """Compile the product of these dtypes, and return the name XLA calls it by."""
+    kind = ("stack",) * stacked + ("amx",) * amx.multiplies_tiles(weight, x)
+    name = "_".join(("specjax_linear", *kind, weight, x))
+    return register(name, functools.partial(write_linear, weight, x, stacked))
 
 
 def multiplies_pairs(weight: str, x: str) -> bool:
-    """Say whether this machine adds up products of two pairs of bfloat16 at a time."""
+    """Return whether the product uses AVX512-BF16, which multiplies pairs of bfloat16."""
     return weight == x == "bfloat16" and has_feature("avx512bf16")
 
 
+def block_rows(weight: str, x: str) -> int:
+    """Return how many rows of x a task multiplies by its part of the matrix at a time."""
+    return amx.MOST_ROWS[x] if amx.multiplies_tiles(weight, x) else BLOCK_ROWS
+
+
 def write_tile(module: ir.Module, outputs: int, rows: int, weight: str, x: str) -> str:
-    """Write ``tile(w, x, out, I, O)``: some rows of x times some rows of w."""
+    """Write ``tile(w, x, out, I, O)``, the product of some rows of x and of w; return its name."""
     name = f"tile_{outputs}_{rows}"
     to = Writer(module, name, VOID, [POINTER, POINTER, POINTER, I64, I64])
     w, left, out, size, stride = to.function.args
@@ -98,15 +94,17 @@ def write_tile(module: ir.Module, outputs: int, rows: int, weight: str, x: str) 
         return to.fma(a, b, sum)
 
     def step(i: Value, mask: Value | None) -> None:
-        stored = [read(w, o, i, weight, mask) for o in range(outputs)]
-        for o in range(outputs):  # what the next tile reads: without, half as fast
+        row = functools.cache(lambda n: read(left, n, i, x, mask))
+        column = functools.cache(lambda o: read(w, o, i, weight, mask))
+        # each number is loaded when it is first used; of rows and outputs, the fewer are the inner
+        # loop and stay in registers
+        tile = itertools.product(range(rows), range(outputs))
+        for n, o in sorted(tile, key=lambda at: at[:: 1 if outputs <= rows else -1]):
+            place = sums[n * outputs + o]
+            to.write(multiply(column(o), row(n), to.read(VECTOR, place)), place)
+        for o in range(outputs):  # the weights that the next tile reads
             ahead = to.place(w, to.add(to.mul(outputs + o, size), i), SIZES[weight])
-            to.call("llvm.prefetch.p0", VOID, ahead, I32(0), I32(3), I32(1))
-        for n in range(rows):
-            row = read(left, n, i, x, mask)
-            for o in range(outputs):
-                place = sums[n * outputs + o]
-                to.write(multiply(stored[o], row, to.read(VECTOR, place)), place)
+            to.call("llvm.prefetch.p0", VOID, ahead, I32(0), I32(SECOND_LEVEL), I32(1))
 
     whole = to.mul(to.div(size, lanes), lanes)
     with to.loop(0, whole, lanes) as i:
@@ -120,13 +118,14 @@ def write_tile(module: ir.Module, outputs: int, rows: int, weight: str, x: str) 
         found = to.sums([to.read(VECTOR, place) for place in of])
         for k, n in enumerate(some):
             part = to.shuffle(found, found, range(k * outputs, (k + 1) * outputs))
-            to.write(part, to.place(out, to.mul(n, stride), 4), align=4)
+            place = to.place(out, to.mul(n, stride), SIZES[x])
+            to.write(narrow(to, part, x), place, align=SIZES[x])
     to.at.ret_void()
     return name
 
 
 def write_is_live(module: ir.Module, x: str) -> None:
-    """Write ``is_live(numbers, count)``: 1 if any of them has a bit, else 0."""
+    """Write ``is_live(numbers, count)``: 1 if any of them is not zero, else 0."""
     to = Writer(module, "is_live", I64, [POINTER, I64])
     numbers, count = to.function.args
     at, found = to.variable(I64(0)), to.variable(I64(0))
@@ -143,56 +142,39 @@ def write_is_live(module: ir.Module, x: str) -> None:
     to.at.ret(to.read(I64, found))
 
 
-def write_linear(weight: str, x: str, module: ir.Module):
-    """Write the product's body; tasks are blocks of outputs times blocks of rows."""
+def write_block(module: ir.Module, weight: str, x: str) -> None:
+    """Write ``block(w, left, out, rows, I, O, first, last)``: outputs of up to ``block_rows`` rows.
+
+    ``w`` is a whole matrix [O, I], ``left`` and ``out`` are the block's own.
+    """
+    write_is_live(module, x)
+    if amx.multiplies_tiles(weight, x):
+        return amx.write_block(module, x)
     for outputs in WIDTHS:
         for rows in range(1, MOST_ROWS + 1):
             write_tile(module, outputs, rows, weight, x)
-    write_is_live(module, x)
-
-    def sizes(to: Writer, frame: Value):
-        rows, size, outputs = dim(to, frame, 0, 0), dim(to, frame, 0, 1), dim(to, frame, 1, 0)
-        blocks = to.div(to.add(rows, BLOCK_ROWS - 1), BLOCK_ROWS)
-        # outputs of a task: a multiple of 8
-        share = to.div(to.add(outputs, 8 * MOST_PARTS - 1), 8 * MOST_PARTS)
-        least = to.add(to.div(TASK, to.mul(8, size, to.least(rows, BLOCK_ROWS))), 1)
-        share = to.mul(to.most(share, least), 8)
-        parts = to.div(to.sub(to.add(outputs, share), 1), share)
-        return rows, size, outputs, blocks, share, parts
-
-    to = Writer(module, "body", VOID, [POINTER, I64])
-    frame, task = to.function.args
-    rows, size, outputs, blocks, share, parts = sizes(to, frame)
-    left, w, out = argument(to, frame, 0), argument(to, frame, 1), result(to, frame)
-    block, part = to.div(task, parts), to.at.urem(task, parts)
-    # as even as they can be, so that no block is nearly empty
-    start = to.div(to.mul(rows, block), blocks)
-    stop = to.div(to.mul(rows, to.add(block, 1)), blocks)
-    first = to.mul(part, share)
-    last = to.least(to.add(first, share), outputs)
-
-    num_rows = to.sub(stop, start)
+    to = Writer(module, "block", VOID, [POINTER] * 3 + [I64] * 5)
+    w, left, out, num_rows, size, outputs, first, last = to.function.args
     num_tiles = to.div(to.add(num_rows, MOST_ROWS - 1), MOST_ROWS)
 
     def rows_of(t: Value) -> tuple[Value, Value]:
         """Return a tile's first row, and how many it has."""
-        ends = (to.div(to.mul(num_rows, end), num_tiles) for end in (t, to.add(t, 1)))
-        n, end = (to.add(start, end) for end in ends)
+        n, end = (to.div(to.mul(num_rows, end), num_tiles) for end in (t, to.add(t, 1)))
         return n, to.sub(end, n)
 
-    live = to.room(ir.ArrayType(I64, BLOCK_ROWS))  # of each tile: is there a number in it?
+    live = to.room(ir.ArrayType(I64, BLOCK_ROWS))  # of each tile: is there a number but 0 in it?
     with to.loop(0, num_tiles) as t:
         n, count = rows_of(t)
         read = to.place(left, to.mul(n, size), SIZES[x])
         found = to.call("is_live", I64, read, to.mul(count, size))
         to.write(found, to.place(live, t, 8))
         with to.at.if_then(to.less(found, 1)), to.loop(n, to.add(n, count)) as row:
-            zeros = to.place(out, to.add(to.mul(row, outputs), first), 4)
-            num_bytes = to.mul(to.sub(last, first), 4)
+            zeros = to.place(out, to.add(to.mul(row, outputs), first), SIZES[x])
+            num_bytes = to.mul(to.sub(last, first), SIZES[x])
             to.call("llvm.memset.p0.i64", VOID, zeros, I8(0), num_bytes, I1(0))
 
     def tiles(width: int) -> None:
-        """Write all rows' results, ``width`` outputs at a time; the last may be repeated."""
+        """Write all rows' results, ``width`` outputs at a time; the last ones may be repeated."""
         with to.loop(first, last, width) as o:
             o = to.least(o, to.most(to.sub(last, width), 0)) if width > 1 else o
 
@@ -201,7 +183,7 @@ def write_linear(weight: str, x: str, module: ir.Module):
                     f"tile_{width}_{num}", VOID,
                     to.place(w, to.mul(o, size), SIZES[weight]),
                     to.place(left, to.mul(n, size), SIZES[x]),
-                    to.place(out, to.add(to.mul(n, outputs), o), 4),
+                    to.place(out, to.add(to.mul(n, outputs), o), SIZES[x]),
                     size, outputs,
                 )  # fmt: skip
 
@@ -225,8 +207,60 @@ def write_linear(weight: str, x: str, module: ir.Module):
             tiles(4)
     to.at.ret_void()
 
+
+def divide(
+    to: Writer, frame: Value, sizes: tuple[Value, Value], rows: int | Value, in_tiles: bool
+) -> tuple[Value, Value]:
+    """Return how many outputs a task computes for some rows, and how many tasks that makes.
+
+    ``sizes`` are those of the matrix [O, I].
+    """
+    outputs, size = sizes
+    unit, each = (2 * amx.SIDE, TILE_PARTS) if in_tiles else (8, MOST_PARTS)
+    most = to.mul(num_threads(to, frame), each * unit)
+    share = to.div(to.sub(to.add(outputs, most), 1), most)
+    least = to.add(to.div(TASK, to.mul(unit, size, rows)), 1)
+    share = to.mul(to.most(share, least), unit)
+    return share, to.div(to.sub(to.add(outputs, share), 1), share)
+
+
+def write_linear(weight: str, x: str, stacked: bool, module: ir.Module) -> CountTasks:
+    """Write the kernel's body; a task is a matrix, a block of its rows and one of its outputs."""
+    write_block(module, weight, x)
+    in_tiles, most_rows = amx.multiplies_tiles(weight, x), block_rows(weight, x)
+
+    def sizes(to: Writer, frame: Value):
+        axis = int(stacked)
+        rows, size = dim(to, frame, 0, axis), dim(to, frame, 0, axis + 1)
+        outputs = dim(to, frame, 1, axis)
+        blocks = to.div(to.add(rows, most_rows - 1), most_rows)
+        share, parts = divide(to, frame, (outputs, size), to.least(rows, most_rows), in_tiles)
+        return rows, size, outputs, blocks, share, parts
+
+    to = Writer(module, "body", VOID, [POINTER, I64])
+    frame, task = to.function.args
+    rows, size, outputs, blocks, share, parts = sizes(to, frame)
+    matrix, rest = to.div(task, to.mul(blocks, parts)), to.at.urem(task, to.mul(blocks, parts))
+    left = to.place(argument(to, frame, 0), to.mul(matrix, rows, size), SIZES[x])
+    w = to.place(argument(to, frame, 1), to.mul(matrix, outputs, size), SIZES[weight])
+    out = to.place(result(to, frame), to.mul(matrix, rows, outputs), SIZES[x])
+    block, part = to.div(rest, parts), to.at.urem(rest, parts)
+    # as even as they can be, so that no block is nearly empty
+    start = to.div(to.mul(rows, block), blocks)
+    stop = to.div(to.mul(rows, to.add(block, 1)), blocks)
+    first = to.mul(part, share)
+    last = to.least(to.add(first, share), outputs)
+    to.call(
+        "block", VOID,
+        w,
+        to.place(left, to.mul(start, size), SIZES[x]),
+        to.place(out, to.mul(start, outputs), SIZES[x]),
+        to.sub(stop, start), size, outputs, first, last,
+    )  # fmt: skip
+    to.at.ret_void()
+
     def count_tasks(to: Writer, frame: Value) -> Value:
         *_, blocks, _, parts = sizes(to, frame)
-        return to.mul(blocks, parts)
+        return to.mul(dim(to, frame, 0, 0) if stacked else 1, blocks, parts)
 
     return count_tasks

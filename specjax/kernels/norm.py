@@ -1,35 +1,34 @@
-"""RMSNorm, and sums of rows: each row's in an order that depends on nothing else.
+"""RMSNorm with the same bits for a row in a batch of any size.
 
-XLA adds up the numbers of a row in another order where there are few rows than where there are
-many.
+XLA adds up the numbers of a row in an order that depends on the number of rows.
 """
 
 import functools
+from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 from llvmlite import ir
 
-from specjax.kernels.call import argument, dim, register, result
+from specjax.kernels.call import CountTasks, argument, dim, register, result
 from specjax.kernels.ir import F32, I64, LANES, POINTER, VECTOR, VOID, Value, Writer
-from specjax.kernels.linear import SIZES, load, widen
+from specjax.kernels.stored import SIZES, read, store
 
-TASK = 1 << 15  # numbers that are worth a task of their own
+TASK = 1 << 15  # numbers per task, at least
 
 
 def rms_norm(
     x: Float[Array, "N D"], weight: Float[Array, "D"], epsilon: Float[Array, ""]
 ) -> Float[Array, "N D"]:
-    """Normalise rows on the CPU: float32, whatever the types."""
+    """Return RMSNorm of rows, computed in float32, in the dtype of ``x``."""
     kinds = str(x.dtype), str(weight.dtype)
     name = "_".join(("specjax_rms_norm", *kinds))
     name = register(name, functools.partial(write_rms_norm, *kinds))
-    return jax.ffi.ffi_call(name, jax.ShapeDtypeStruct(x.shape, jnp.float32))(x, weight, epsilon)
+    return jax.ffi.ffi_call(name, jax.ShapeDtypeStruct(x.shape, x.dtype))(x, weight, epsilon)
 
 
-def write_rms_norm(x: str, weight: str, module: ir.Module):
-    """Write the norm's body; tasks are shares of the rows."""
+def write_rms_norm(x: str, weight: str, module: ir.Module) -> CountTasks:
+    """Write the kernel's body; a task is a range of rows."""
 
     def count_tasks(to: Writer, frame: Value) -> Value:
         rows, size = dim(to, frame, 0, 0), dim(to, frame, 0, 1)
@@ -41,8 +40,8 @@ def write_rms_norm(x: str, weight: str, module: ir.Module):
     num_tasks, whole = count_tasks(to, frame), to.mul(to.div(size, LANES), LANES)
     epsilon = to.read(F32, argument(to, frame, 2))
 
-    def each(step) -> None:
-        """Write ``step(i, mask)`` for every vector of a row."""
+    def each(step: Callable[[Value, Value | None], None]) -> None:
+        """Write ``step(i, lane mask)`` for every vector of a row."""
         with to.loop(0, whole, LANES) as i:
             step(i, None)
         with to.at.if_then(to.less(whole, size)):
@@ -52,12 +51,12 @@ def write_rms_norm(x: str, weight: str, module: ir.Module):
     last = to.div(to.mul(rows, to.add(task, 1)), num_tasks)
     sums = to.variable(ir.Constant(VECTOR, None))
     with to.loop(first, last) as row:
-        read = to.place(argument(to, frame, 0), to.mul(row, size), SIZES[x])
-        out = to.place(result(to, frame), to.mul(row, size), 4)
+        left = to.place(argument(to, frame, 0), to.mul(row, size), SIZES[x])
+        out = to.place(result(to, frame), to.mul(row, size), SIZES[x])
         to.write(ir.Constant(VECTOR, None), sums)
 
-        def square(i, mask, read=read):
-            found = widen(to, load(to, to.place(read, i, SIZES[x]), x, LANES, mask), x)
+        def square(i, mask, left=left):
+            found = read(to, to.place(left, i, SIZES[x]), x, mask)
             to.write(to.fma(found, found, to.read(VECTOR, sums)), sums)
 
         each(square)
@@ -66,12 +65,10 @@ def write_rms_norm(x: str, weight: str, module: ir.Module):
         mean = to.at.fadd(to.at.fdiv(total, count), to.splat(epsilon))
         root = to.call("llvm.sqrt.v16f32", VECTOR, mean)
 
-        def scale(i, mask, read=read, out=out, root=root):
-            found = widen(to, load(to, to.place(read, i, SIZES[x]), x, LANES, mask), x)
-            kind = weight
-            by = to.place(argument(to, frame, 1), i, SIZES[kind])
-            by = widen(to, load(to, by, kind, LANES, mask), kind)
-            to.store(to.at.fmul(to.at.fdiv(found, root), by), to.place(out, i, 4), mask)
+        def scale(i, mask, left=left, out=out, root=root):
+            found = read(to, to.place(left, i, SIZES[x]), x, mask)
+            by = read(to, to.place(argument(to, frame, 1), i, SIZES[weight]), weight, mask)
+            store(to, to.at.fmul(to.at.fdiv(found, root), by), to.place(out, i, SIZES[x]), x, mask)
 
         each(scale)
     to.at.ret_void()

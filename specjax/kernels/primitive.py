@@ -1,4 +1,4 @@
-"""An operation with two forms of the same meaning: JAX's own, and a kernel for the CPU."""
+"""JAX primitives that are a kernel on one CPU, and plain JAX elsewhere."""
 
 from collections.abc import Callable
 
@@ -6,14 +6,16 @@ import jax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-FORMS: dict[str, Callable] = {}  # the plain form of every operation, by its primitive's name
+ArrayFunction = Callable[..., jax.Array]  # of arrays
+
+FORMS: dict[str, ArrayFunction] = {}  # the plain form of each primitive, by its name
 
 
-def two_forms(name: str, plain: Callable, cpu: Callable) -> Callable:
+def two_forms(name: str, plain: ArrayFunction, cpu: ArrayFunction) -> ArrayFunction:
     """Return a function that is ``cpu`` in a program for one CPU, and ``plain`` elsewhere.
 
-    Elsewhere: on other platforms, where several devices share the arrays, and under ``grad`` and
-    ``vmap``. Both take arrays and return one.
+    ``plain`` is used on other platforms, for arrays on several devices, and under ``grad`` and
+    ``vmap``. In a jaxpr it is the primitive ``name``.
     """
     primitive = Primitive(name)
     FORMS[name] = plain

@@ -1,0 +1,1 @@
+"""Targets and drafting heads as pure functions, and the config they are built from."""

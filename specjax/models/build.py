@@ -1,26 +1,45 @@
-"""From facts to functions: a ``Target`` whose weights are an argument, never a closure."""
+"""Build targets and drafting heads from configs: pure functions whose weights are an argument."""
 
 import functools
 
 import jax
 from flax import nnx
 
-from specjax.cache import init_cache
-from specjax.config import FeatureConfig, MedusaConfig, ModelConfig, SpeculatorConfig
+from specjax.core.cache import init_cache, init_recurrent, init_slots
+from specjax.core.types import (
+    BlockHead,
+    Cache,
+    FeatureHead,
+    PyTree,
+    Recurrent,
+    Slots,
+    Stages,
+    Target,
+)
 from specjax.models import heads
+from specjax.models.config import (
+    BlockConfig,
+    Delta,
+    FeatureConfig,
+    MedusaConfig,
+    ModelConfig,
+    SpeculatorConfig,
+)
 from specjax.models.decoder import Decoder
-from specjax.types import Cache, FeatureHead, PyTree, Stages, Target
+from specjax.models.dflash import DFlash
 
-HeadConfig = FeatureConfig | MedusaConfig | SpeculatorConfig
+HeadConfig = FeatureConfig | BlockConfig | MedusaConfig | SpeculatorConfig
 FEATURE_HEADS = {"eagle": heads.Eagle, "eagle3": heads.Eagle3, "mtp": heads.Mtp}
 
 
 def declare(config: ModelConfig | HeadConfig, rngs: nnx.Rngs) -> nnx.Module:
-    """Make the module that a config describes."""
+    """Return the nnx module of a config."""
     if isinstance(config, ModelConfig):
         return Decoder(config, rngs=rngs)
     if isinstance(config, FeatureConfig):
         return FEATURE_HEADS[config.kind](config, rngs=rngs)
+    if isinstance(config, BlockConfig):
+        return DFlash(config, rngs=rngs)
     if isinstance(config, MedusaConfig):
         return heads.Medusa(config, rngs=rngs)
     return heads.Speculator(config, rngs=rngs)
@@ -28,7 +47,7 @@ def declare(config: ModelConfig | HeadConfig, rngs: nnx.Rngs) -> nnx.Module:
 
 @functools.cache
 def graph(config: ModelConfig | HeadConfig) -> tuple[nnx.GraphDef, PyTree]:
-    """Return a module's structure and the shapes of its weights, allocating nothing."""
+    """Return a module's graphdef and the shapes of its weights, without allocating them."""
     module = nnx.eval_shape(lambda: declare(config, nnx.Rngs(0)))
     graphdef, state = nnx.split(module)
     return graphdef, nnx.to_pure_dict(state)
@@ -40,27 +59,29 @@ def shapes(config: ModelConfig | HeadConfig) -> PyTree:
 
 
 def init_params(config: ModelConfig | HeadConfig, key: jax.Array) -> PyTree:
-    """Draw fresh weights: a nested dict of arrays, matrices [out, in], std in ** -0.5.
+    """Return random weights: a nested dict of arrays, matrices [out, in], std in ** -0.5.
 
-    One by one: a program that draws them all takes seconds to compile, for every config anew.
+    Each is drawn by a program of its own: one for all takes seconds to compile for each config.
     """
     return nnx.to_pure_dict(nnx.split(declare(config, nnx.Rngs(key)))[1])
 
 
 @functools.cache
 def build_target(config: ModelConfig, taps: tuple[int, ...] = ()) -> Target:
-    """Build the decoder's pure functions, one set per (config, tapped layers).
+    """Return a decoder as a ``Target``; cached, so that it is compiled once.
 
-    ``forward(params, tokens [B, N], positions [B, N], visible [B or 1, N, M], cache, window)``
-    writes nodes to cache slots ``lengths + (M - N) + i`` and does not advance the cache.
-    ``logits(params, hidden [..., D])`` is float32 [..., V]. ``init_cache(batch_size,
-    capacity)`` allocates. Tap i is the residual stream after i layers (0: the embeddings).
+    Args:
+        config: of the decoder.
+        taps: layers whose hidden states ``forward`` returns: i is the residual stream after i
+            layers, 0 the embeddings.
     """
     graphdef, _ = graph(config)
 
-    def forward(params, tokens, positions, visible, cache, window, only=None, present=None):
+    def forward(
+        params, tokens, positions, visible, cache, window, only=None, present=None, order="tree"
+    ):
         decoder = nnx.merge(graphdef, params)
-        return decoder(tokens, positions, visible, cache, window, taps, only, present)
+        return decoder(tokens, positions, visible, cache, window, taps, only, present, order)
 
     def logits(params, hidden):
         return nnx.merge(graphdef, params).logits(hidden)
@@ -70,24 +91,27 @@ def build_target(config: ModelConfig, taps: tuple[int, ...] = ()) -> Target:
 
 
 def cache_of(config: ModelConfig, batch_size: int, capacity: int) -> Cache:
-    """Allocate what a stack of layers writes to."""
+    """Return an empty cache for the layers of a config."""
     latent = config.latent
     head_dims = (config.head_dim, config.head_dim)
     if latent is not None:
         head_dims = (latent.kv_lora_rank + latent.qk_rope_head_dim, 0)
-    return init_cache(
-        config.num_layers,
-        config.num_kv_heads,
-        head_dims,
-        config.cache_dtype or config.dtype,
-        batch_size,
-        capacity,
-    )
+    facts = config.num_kv_heads, head_dims, config.cache_dtype or config.dtype
+
+    def layer(delta: Delta | None) -> Slots | Recurrent:
+        if delta is None:
+            return init_slots(*facts, batch_size, capacity)
+        state = delta.num_value_heads, delta.key_head_dim, delta.value_head_dim
+        tail = delta.conv_kernel - 1, delta.channels
+        return init_recurrent(state, tail, config.dtype, batch_size)
+
+    kinds = map(config.kind, range(config.num_layers))
+    return init_cache((layer(kind.delta) for kind in kinds), batch_size)
 
 
 @functools.cache
 def build_feature_head(config: FeatureConfig) -> FeatureHead:
-    """Build an EAGLE, EAGLE-3 or MTP head's pure functions."""
+    """Return an EAGLE, EAGLE-3 or MTP head as functions; cached, so that it is compiled once."""
     graphdef, _ = graph(config)
 
     def fuse(params, hidden, taps):
@@ -102,14 +126,48 @@ def build_feature_head(config: FeatureConfig) -> FeatureHead:
     def logits(params, features):
         return nnx.merge(graphdef, params).logits(features)
 
-    allocate = functools.partial(cache_of, config.block)
-    size, dtype = config.block.hidden_size, config.block.dtype
-    return FeatureHead(allocate, fuse, forward, logits, size, dtype)
+    def mask_features(params):
+        return nnx.merge(graphdef, params).mask_features()
+
+    return FeatureHead(
+        functools.partial(cache_of, config.block), fuse, forward, logits,
+        config.block.hidden_size, config.block.dtype,
+        None if config.mask_token_id is None else mask_features, config.mask_token_id,
+    )  # fmt: skip
+
+
+@functools.cache
+def build_block_head(config: BlockConfig) -> BlockHead:
+    """Return a DFlash or DSpark head as functions; cached, so that it is compiled once."""
+    graphdef, _ = graph(config)
+
+    def remember(params, taps, positions, cache):
+        return nnx.merge(graphdef, params).remember(taps, positions, cache)
+
+    def forward(params, tokens, positions, visible, places, cache, window):
+        head = nnx.merge(graphdef, params)
+        return head(tokens, positions, visible, places, cache, window)
+
+    def logits(params, hidden):
+        return nnx.merge(graphdef, params).logits(hidden)
+
+    def follow(params, tokens):
+        return nnx.merge(graphdef, params).follow(tokens)
+
+    def confidence(params, hidden, before):
+        return nnx.merge(graphdef, params).confidence(hidden, before)
+
+    return BlockHead(
+        functools.partial(cache_of, config.block), remember, forward, logits,
+        follow if config.markov_rank else None,
+        None if config.confidence == "none" else confidence,
+        config.mask_token_id, config.sample_from_anchor,
+    )  # fmt: skip
 
 
 @functools.cache
 def build_stages(config: MedusaConfig | SpeculatorConfig) -> Stages:
-    """Build the pure functions of Medusa's heads or of an MLP speculator."""
+    """Return Medusa's heads or an MLP speculator as functions; cached."""
     graphdef, _ = graph(config)
 
     def start(params, hidden):

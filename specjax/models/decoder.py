@@ -1,6 +1,6 @@
-"""The decoder, declared: one nnx module whose variations are facts of ``ModelConfig``.
+"""The decoder as an nnx module, for all architectures that ``ModelConfig`` describes.
 
-Attribute paths follow Hugging Face's names. Modules compute and never assign.
+Attribute paths follow Hugging Face's names. Modules assign nothing when they are called.
 """
 
 import jax
@@ -8,22 +8,27 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from specjax import ops
-from specjax.config import ModelConfig
+from specjax.core import ops
+from specjax.core.delta import parents_of
+from specjax.core.topology import attention_mask, sliding_mask
+from specjax.core.types import Cache, NodeOrder, Output, Recurrent, Slots
+from specjax.models.config import ModelConfig, Rope
+from specjax.models.delta_net import DeltaNet, Steps
 from specjax.models.experts import Mixture
 from specjax.models.latent import LatentAttention
-from specjax.models.parts import MLP, Embedding, Linear, Norm, pick_one
-from specjax.models.rope import rope_angles
-from specjax.topology import attention_mask
-from specjax.types import Cache, Output
+from specjax.models.modules import MLP, Embedding, Linear, Norm, pick_one
+from specjax.models.rope import Angles, rope_angles, turn
 
 
 class Attention(nnx.Module):
-    """Grouped-query attention over the cache; ``inputs`` vectors are read side by side."""
+    """Grouped-query attention over the cache; the input has ``inputs`` times the hidden size."""
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs, inputs: int = 1):
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs, inputs: int = 1, index: int = 0):
         self.head_dim, self.joined = config.head_dim, config.joined
+        self.rope, self.scale = config.kind(index).rope, config.attention_scale
+        self.gated = config.output_gate  # the gate lies behind each head's query
         wide, narrow = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        outputs, wide = wide, wide * (2 if self.gated else 1)
         size, bias, dtype = config.hidden_size, config.qkv_bias, config.dtype
         self.sizes = wide, narrow
 
@@ -34,12 +39,30 @@ class Attention(nnx.Module):
             self.qkv_proj = linear(wide + 2 * narrow)
         else:
             self.q_proj, self.k_proj, self.v_proj = linear(wide), linear(narrow), linear(narrow)
-        self.o_proj = Linear(wide, size, bias=config.output_bias, dtype=dtype, rngs=rngs)
+        self.o_proj = Linear(outputs, size, bias=config.output_bias, dtype=dtype, rngs=rngs)
         self.q_norm = Norm(config, config.head_dim) if config.qk_norm else None
         self.k_norm = Norm(config, config.head_dim) if config.qk_norm else None
+        self.norm_last = config.qk_norm_last
+        self.sinks = nnx.Param(jnp.zeros(config.num_heads, dtype)) if config.sinks else None
 
-    def write(self, x, angles, keys, values, slots):
-        """Put the nodes' keys and values into the cache; return it, and what ``read`` needs."""
+    def turned(
+        self, x: Float[Array, "B N H d"], norm: Norm | None, angles: Angles | None
+    ) -> Float[Array, "B N H d"]:
+        """Return queries or keys, normalised and turned by their positions."""
+        if norm is not None and not self.norm_last:
+            x = norm(x)
+        if angles is not None:
+            x = turn(self.rope, x, angles)
+        return norm(x) if norm is not None and self.norm_last else x
+
+    def write(
+        self,
+        x: Float[Array, "B N I"],
+        angles: Angles | None,
+        cache: Slots,
+        slots: Int[Array, "B N"],
+    ) -> tuple[Slots, Float[Array, "B N Q"]]:
+        """Return the cache with the nodes' keys and values, and the input of ``read``."""
         heads = (*x.shape[:2], -1, self.head_dim)
         if self.joined:
             wide, narrow = self.sizes
@@ -47,22 +70,42 @@ class Attention(nnx.Module):
         else:
             k, v = self.k_proj(x), self.v_proj(x)
         k, v = k.reshape(heads), v.reshape(heads)
-        if self.k_norm is not None:
-            k = self.k_norm(k)
-        if angles is not None:
-            k = ops.rotate(k, *angles)
-        return ops.write_kv(keys, k, slots), ops.write_kv(values, v, slots), x
+        k = self.turned(k, self.k_norm, angles)
+        return write_slots(cache, k, v, slots), x
 
-    def read(self, x, angles, mask, keys, values):
-        """Let nodes look at what the cache holds."""
-        q = (x if self.joined else self.q_proj(x)).reshape(*x.shape[:2], -1, self.head_dim)
-        if self.q_norm is not None:
-            q = self.q_norm(q)
-        if angles is not None:
-            q = ops.rotate(q, *angles)
+    def read(
+        self,
+        x: Float[Array, "B N Q"],
+        angles: Angles | None,
+        mask: Bool[Array, "B N W"],
+        cache: Slots,
+    ) -> Float[Array, "B N D"]:
+        """Return attention over the cache, projected back to the hidden size."""
+        q, gate = x if self.joined else self.q_proj(x), None
+        if self.gated:
+            q, gate = jnp.split(q.reshape(*x.shape[:2], -1, 2 * self.head_dim), 2, axis=-1)
+        q = q.reshape(*x.shape[:2], -1, self.head_dim)
+        q = self.turned(q, self.q_norm, angles)
+        if self.scale is not None:
+            q = q * (self.scale * self.head_dim**0.5)  # ops.attention divides by this root
         window = mask.shape[2]
-        mixed = ops.attention(q, keys[:, :, :window], values[:, :, :window], mask)
+        keys, values = (leaf[:, :, :window] for leaf in cache)
+        inputs = q, keys, values, mask
+        if self.sinks is None:
+            mixed = ops.attention(*inputs)
+        else:
+            mixed = ops.sink_attention(*inputs, self.sinks[...])
+        if gate is not None:
+            mixed = mixed * jax.nn.sigmoid(gate)
         return self.o_proj(mixed.reshape(*x.shape[:2], -1))
+
+
+def write_slots(
+    cache: Slots, keys: Float[Array, "B N KH d"], values: Float[Array, "B N KH e"],
+    slots: Int[Array, "B N"],
+) -> Slots:  # fmt: skip
+    """Return the layer's cache with keys and values in the nodes' slots."""
+    return Slots(ops.write_kv(cache.keys, keys, slots), ops.write_kv(cache.values, values, slots))
 
 
 class Layer(nnx.Module):
@@ -71,46 +114,102 @@ class Layer(nnx.Module):
     def __init__(
         self, config: ModelConfig, *, rngs: nnx.Rngs, input_norm: bool = True, index: int = 0
     ):
-        self.input_layernorm = Norm(config, config.hidden_size) if input_norm else None
-        attention = LatentAttention if config.latent else Attention
-        self.self_attn = attention(config, rngs=rngs)
-        self.post_attention_layernorm = Norm(config, config.hidden_size)
-        mixed = config.experts is not None and index >= config.experts.first_k_dense_replace
-        self.mlp = (Mixture if mixed else MLP)(config, rngs=rngs)
+        size = config.hidden_size
+        self.input_layernorm = Norm(config, size) if input_norm else None
+        delta = config.kind(index).delta
+        if delta is not None:
+            self.linear_attn = DeltaNet(config, delta, rngs=rngs)
+        else:
+            attention = LatentAttention if config.latent else Attention
+            self.self_attn = attention(config, rngs=rngs, index=index)
+        self.attention_norm = Norm(config, size) if config.sandwich else None
+        self.post_attention_layernorm = Norm(config, size)
+        self.mlp = (Mixture if config.has_experts(index) else MLP)(config, rngs=rngs)
+        self.mlp_norm = Norm(config, size) if config.sandwich else None
 
-    def __call__(self, x, angles, mask, keys, values, slots, only=None):
+    def __call__(
+        self,
+        x: Float[Array, "B N D"],
+        angles: Angles | None,
+        mask: Bool[Array, "B N W"],
+        cache: Slots | Recurrent,
+        slots: Int[Array, "B N"],
+        only: Int[Array, "B"] | None = None,
+        steps: Steps | None = None,
+    ) -> tuple[Float[Array, "B N1 D"], Slots | Recurrent]:
+        """Return the block's output, of the nodes ``only`` if given, and the cache.
+
+        A recurrent layer reads ``steps`` in place of angles, mask and slots.
+        """
         read = x if self.input_layernorm is None else self.input_layernorm(x)
-        keys, values, read = self.self_attn.write(read, angles, keys, values, slots)
-        x, read, angles, mask = pick_one(only, (x, read, angles, mask))
-        x = x + self.self_attn.read(read, angles, mask, keys, values)
-        return x + self.mlp(self.post_attention_layernorm(x)), keys, values
+        if isinstance(cache, Recurrent):
+            assert steps is not None
+            cache, mixed = self.linear_attn(read, steps, cache)
+            x, mixed = pick_one(only, (x, mixed))
+        else:
+            cache, read = self.self_attn.write(read, angles, cache, slots)
+            x, read, angles, mask = pick_one(only, (x, read, angles, mask))
+            mixed = self.self_attn.read(read, angles, mask, cache)
+        x = x + (mixed if self.attention_norm is None else self.attention_norm(mixed))
+        out = self.mlp(self.post_attention_layernorm(x))
+        return x + (out if self.mlp_norm is None else self.mlp_norm(out)), cache
 
 
-def surroundings(
+def layer_inputs(
     config: ModelConfig,
     positions: Int[Array, "B N"],
     visible: Bool[Array, "B1 N M"],
     lengths: Int[Array, "B"],
     window: int,
     present: Bool[Array, "B N"] | None = None,
-):
-    """Return what every layer is told of its nodes: rotary angles, attention mask, slots."""
-    angles = None
-    if config.positions == "rope":
-        # held as one array, or XLA computes sines and cosines anew inside every layer (reading 192
-        # positions took 21.0 ms, 19.2 so): it drops barriers before it fuses, and then repeats
-        # what has one operand, but no concatenation
-        both = jnp.concatenate(rope_angles(config, positions), axis=-1)
-        angles = jnp.split(jax.lax.optimization_barrier(both), 2, axis=-1)
+) -> tuple[list[tuple[Angles | None, Bool[Array, "B N W"]]], Int[Array, "B N"]]:
+    """Return RoPE angles and attention mask for each layer, and the nodes' cache slots.
+
+    Layers of one kind share arrays.
+    """
+    kinds = [config.kind(layer) for layer in range(config.num_layers)]
+    first = lengths + (visible.shape[2] - positions.shape[1])
     mask = attention_mask(lengths, visible, window)
     if present is not None:
         mask = ops.hide(mask, present)
-    first = lengths + (visible.shape[2] - positions.shape[1])
-    return angles, mask, first[:, None] + jnp.arange(positions.shape[1])[None]
+    masks = {
+        width: mask if width is None else sliding_mask(mask, positions, first, width)
+        for width in dict.fromkeys(kind.window for kind in kinds)
+    }
+    ropes = dict.fromkeys(kind.rope for kind in kinds)
+    turns = {rope: shared_angles(config, rope, positions) for rope in ropes}
+    each = [(turns[kind.rope], masks[kind.window]) for kind in kinds]
+    return each, first[:, None] + jnp.arange(positions.shape[1])[None]
+
+
+def node_steps(
+    visible: Bool[Array, "B1 N N"],
+    tokens: Int[Array, "B N"],
+    present: Bool[Array, "B N"] | None,
+    order: NodeOrder,
+) -> Steps:
+    """Return the steps of recurrent layers, from the nodes' ancestors."""
+    parents = jnp.broadcast_to(parents_of(visible), tokens.shape)
+    return Steps(order, parents, jnp.ones(tokens.shape, bool) if present is None else present)
+
+
+def shared_angles(
+    config: ModelConfig, rope: Rope | None, positions: Int[Array, "B N"]
+) -> Angles | None:
+    """Return angles that are computed once for all layers.
+
+    They are one array, or XLA computes sines and cosines again in every layer (192 positions took
+    21.0 ms to read, 19.2 so): it drops barriers before it fuses, and then duplicates ops of one
+    operand, but not a concatenation.
+    """
+    if rope is None:
+        return None
+    both = jnp.concatenate(rope_angles(rope, config.head_dim, positions), axis=-1)
+    return jnp.split(jax.lax.optimization_barrier(both), 2, axis=-1)
 
 
 class Decoder(nnx.Module):
-    """Embed, pass the layers, normalise; the LM head is asked for separately."""
+    """Embedding, layers and final norm; the LM head is applied by ``logits``."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
         size, dtype = config.hidden_size, config.dtype
@@ -137,28 +236,34 @@ class Decoder(nnx.Module):
         taps: tuple[int, ...] = (),
         only: Int[Array, "B"] | None = None,
         present: Bool[Array, "B N"] | None = None,
+        order: NodeOrder = "tree",
     ) -> tuple[Output, Cache]:
+        """Run the layers over N nodes per row (``types.Forward``)."""
         x = self.embed_tokens(tokens)
+        if self.config.embed_scale != 1:
+            x = x * jnp.asarray(self.config.embed_scale, x.dtype)
         if self.embed_positions is not None:
             x = x + self.embed_positions(positions + self.config.position_offset)
         if present is not None:
             x = ops.blank(x, present)
-        angles, mask, slots = surroundings(
-            self.config, positions, visible, cache.lengths, window, present
-        )
-        keys, values, stream = list(cache.keys), list(cache.values), [x]
+        each, slots = layer_inputs(self.config, positions, visible, cache.lengths, window, present)
+        steps = node_steps(visible, tokens, present, order) if self.config.recurrent else None
+        layers, stream = list(cache.layers), [x]
         for i, layer in enumerate(self.layers):
             last = only if i == len(self.layers) - 1 else None
-            x, keys[i], values[i] = layer(x, angles, mask, keys[i], values[i], slots, last)
+            x, layers[i] = layer(x, *each[i], layers[i], slots, last, steps)
             stream.append(x)
         stream[:-1] = pick_one(only, stream[:-1])
         tapped = [stream[i] for i in taps]
         empty = jnp.zeros((*x.shape[:2], 0, self.config.hidden_size), x.dtype)
         output = Output(self.norm(x), jnp.stack(tapped, axis=2) if tapped else empty)
-        return output, cache._replace(keys=tuple(keys), values=tuple(values))
+        return output, cache._replace(layers=tuple(layers))
 
     def logits(self, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
-        """Score the vocabulary, in float32."""
+        """Return float32 logits."""
         if self.lm_head is None:
-            return ops.linear(hidden, self.embed_tokens.weight[...]).astype(jnp.float32)
-        return self.lm_head(hidden).astype(jnp.float32)
+            logits = ops.linear(hidden, self.embed_tokens.weight[...]).astype(jnp.float32)
+        else:
+            logits = self.lm_head(hidden).astype(jnp.float32)
+        cap = self.config.logit_cap
+        return logits if cap is None else jnp.tanh(logits / cap) * cap

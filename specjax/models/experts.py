@@ -1,91 +1,121 @@
-"""DeepSeek-V3's mixture of experts (arXiv:2412.19437): sigmoid scores, groups, shared experts.
+"""Mixtures of experts: a router chooses a few for each token, and only those are computed.
 
-Every expert reads every token, and the weight of those a token did not choose is zero: shapes
-are static and no row's result depends on the others in its batch, for the price of
-``n_routed_experts / num_experts_per_tok`` times the products.
+Routers differ in facts (``config.Experts``): scores by softmax (Mixtral, Qwen3-MoE, gpt-oss) or
+sigmoid (DeepSeek-V3, arXiv:2412.19437; GLM-4.5), a bias that only chooses, groups, shared experts
+with or without a gate (Qwen3-Next).
 """
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float, Int
 
-from specjax import ops
-from specjax.config import Experts, ModelConfig
-from specjax.models.parts import MLP, noise
+from specjax.core import ops
+from specjax.models.config import Experts, ModelConfig
+from specjax.models.modules import MLP, Linear, noise
+
+TINY = 1e-20  # is added to a sum of weights before it divides
 
 
 class Stack(nnx.Module):
-    """One matrix [out, in] per expert."""
+    """One matrix [out, in] per expert, and one bias where the architecture has them."""
 
-    def __init__(self, count: int, size_in: int, size_out: int, *, dtype: str, rngs: nnx.Rngs):
-        shape = count, size_out, size_in
-        self.weight = nnx.Param(noise(rngs(), shape, dtype, size_in))
+    def __init__(
+        self, count: int, size_in: int, size_out: int, *, bias: bool, dtype: str, rngs: nnx.Rngs
+    ):
+        self.weight = nnx.Param(noise(rngs(), (count, size_out, size_in), dtype, size_in))
+        self.bias = nnx.Param(jnp.zeros((count, size_out), dtype)) if bias else None
+
+    def arrays(self) -> tuple[Float[Array, "E O I"], Float[Array, "E O"] | None]:
+        """Return the matrices and the biases."""
+        return self.weight[...], None if self.bias is None else self.bias[...]
 
 
 class Router(nnx.Module):
-    """Choose each token's experts, by scores that a bias keeps balanced."""
+    """The gate: each token's experts and their weights, computed in float32."""
 
     def __init__(self, facts: Experts, size: int, *, dtype: str, rngs: nnx.Rngs):
         self.facts = facts
-        shape = facts.n_routed_experts, size
-        self.weight = nnx.Param(noise(rngs(), shape, dtype, size))
-        self.e_score_correction_bias = nnx.Param(jnp.zeros(shape[0], jnp.float32))
+        count, wide = facts.n_routed_experts, jnp.float32
+        self.weight = nnx.Param(noise(rngs(), (count, size), dtype, size))
+        self.bias = nnx.Param(jnp.zeros(count, dtype)) if facts.router_bias else None
+        correction = nnx.Param(jnp.zeros(count, wide)) if facts.correction_bias else None
+        self.e_score_correction_bias = correction
 
-    def __call__(self, x: Float[Array, "B N D"]) -> Float[Array, "B N E"]:
-        """Return every expert's weight, in float32: zero where a token did not choose it.
+    def __call__(
+        self, x: Float[Array, "B N D"]
+    ) -> tuple[Int[Array, "B N k"], Float[Array, "B N k"]]:
+        """Return each token's experts, best first, and their weights in float32.
 
-        A group counts by its two best experts, and only the best groups are open. The bias
-        decides who is chosen, never how much it weighs.
+        Groups are ranked by the sum of their two best scores, and experts are taken from the best
+        groups only. The correction bias is added for ranking, and is not part of the weights.
         """
-        facts = self.facts
-        wide = jnp.float32
-        scores = jax.nn.sigmoid(ops.linear(x.astype(wide), self.weight[...].astype(wide)))
-        biased = scores + self.e_score_correction_bias[...][None, None]
-        groups = biased.reshape(*x.shape[:2], facts.n_group, -1)
-        best = jax.lax.top_k(groups, 2)[0].sum(axis=-1)
-        closed = ~largest(best, facts.topk_group)[..., None]
-        open_to = jnp.where(closed, -jnp.inf, groups).reshape(scores.shape)
-        weights = jnp.where(largest(open_to, facts.num_experts_per_tok), scores, 0.0)
+        facts, wide = self.facts, jnp.float32
+        bias = None if self.bias is None else self.bias[...].astype(wide)
+        logits = ops.linear(x.astype(wide), self.weight[...].astype(wide), bias)
+        scores = jax.nn.sigmoid(logits) if facts.scores == "sigmoid" else ops.softmax(logits)
+        ranked = scores
+        if self.e_score_correction_bias is not None:
+            ranked = scores + self.e_score_correction_bias[...][None, None]
+        if facts.topk_group < facts.n_group:
+            ranked = within_best_groups(ranked, facts.n_group, facts.topk_group)
+        chosen = jax.lax.top_k(ranked, facts.num_experts_per_tok)[1]
+        weights = jnp.take_along_axis(scores, chosen, axis=-1)
         if facts.norm_topk_prob:
-            weights = weights / (weights.sum(axis=-1, keepdims=True) + 1e-20)
-        return weights * facts.routed_scaling_factor
+            weights = weights / (ops.row_sums(weights)[..., None] + TINY)
+        return chosen, weights * facts.routed_scaling_factor
 
 
-def largest(scores: Float[Array, "*lead E"], count: int) -> Bool[Array, "*lead E"]:
-    """Mark the ``count`` largest, the first of equals."""
-    chosen = jax.lax.top_k(scores, count)[1]
-    return jax.nn.one_hot(chosen, scores.shape[-1], dtype=bool).any(axis=-2)
+def within_best_groups(
+    scores: Float[Array, "B N E"], groups: int, count: int
+) -> Float[Array, "B N E"]:
+    """Return scores that are -inf outside the ``count`` groups with the best two experts."""
+    grouped = scores.reshape(*scores.shape[:2], groups, -1)
+    best = jax.lax.top_k(grouped, 2)[0].sum(axis=-1)
+    open_to = jax.nn.one_hot(jax.lax.top_k(best, count)[1], groups, dtype=bool).any(axis=-2)
+    return jnp.where(open_to[..., None], grouped, -jnp.inf).reshape(scores.shape)
 
 
 class Bank(nnx.Module):
-    """The routed experts' matrices."""
+    """The routed experts: gated MLPs, one stack per matrix."""
 
-    def __init__(self, facts: Experts, size: int, *, dtype: str, rngs: nnx.Rngs):
-        count, wide = facts.n_routed_experts, facts.moe_intermediate_size
-        self.gate_proj = Stack(count, size, wide, dtype=dtype, rngs=rngs)
-        self.up_proj = Stack(count, size, wide, dtype=dtype, rngs=rngs)
-        self.down_proj = Stack(count, wide, size, dtype=dtype, rngs=rngs)
+    def __init__(self, config: ModelConfig, facts: Experts, *, rngs: nnx.Rngs):
+        count, wide, size = facts.n_routed_experts, facts.moe_intermediate_size, config.hidden_size
+        self.activation = config.mlp
+        options = {"bias": facts.bias, "dtype": config.dtype, "rngs": rngs}
+        self.gate_proj = Stack(count, size, wide, **options)
+        self.up_proj = Stack(count, size, wide, **options)
+        self.down_proj = Stack(count, wide, size, **options)
 
     def __call__(
-        self, x: Float[Array, "B N D"], weights: Float[Array, "B N E"]
+        self, x: Float[Array, "B N D"], chosen: Int[Array, "B N k"], weights: Float[Array, "B N k"]
     ) -> Float[Array, "B N D"]:
-        gate = jnp.einsum("bnd,efd->bnef", x, self.gate_proj.weight[...])
-        up = jnp.einsum("bnd,efd->bnef", x, self.up_proj.weight[...])
-        each = ops.swiglu(gate, up) * weights[..., None].astype(x.dtype)
-        return jnp.einsum("bnef,edf->bnd", each, self.down_proj.weight[...])
+        """Return the weighted sum of each token's experts' outputs."""
+        stacks = (self.gate_proj.arrays(), self.up_proj.arrays(), self.down_proj.arrays())
+        return ops.experts(x, chosen, weights, *stacks, activation=self.activation)
 
 
 class Mixture(nnx.Module):
-    """Routed experts, and shared ones that read every token: one MLP as wide as all of them."""
+    """Routed experts, and the shared ones if there are: one MLP as wide as all of them."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
         facts = config.experts
         assert facts is not None
         self.gate = Router(facts, config.hidden_size, dtype=config.dtype, rngs=rngs)
-        self.experts = Bank(facts, config.hidden_size, dtype=config.dtype, rngs=rngs)
-        wide = facts.n_shared_experts * facts.moe_intermediate_size
-        self.shared_experts = MLP(config, rngs=rngs, wide=wide)
+        self.experts = Bank(config, facts, rngs=rngs)
+        wide = facts.shared_size or facts.n_shared_experts * facts.moe_intermediate_size
+        self.shared_experts = MLP(config, rngs=rngs, wide=wide) if facts.n_shared_experts else None
+        gate = {"bias": False, "dtype": config.dtype, "rngs": rngs}
+        self.shared_expert_gate = (
+            Linear(config.hidden_size, 1, **gate) if facts.shared_gate else None
+        )
 
     def __call__(self, x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
-        return self.experts(x, self.gate(x)) + self.shared_experts(x)
+        """Return the layer's output."""
+        y = self.experts(x, *self.gate(x))
+        if self.shared_experts is None:
+            return y
+        shared = self.shared_experts(x)
+        if self.shared_expert_gate is not None:
+            shared = shared * jax.nn.sigmoid(self.shared_expert_gate(x))
+        return y + shared

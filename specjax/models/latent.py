@@ -1,9 +1,9 @@
-"""Latent attention (DeepSeek-V2, arXiv:2405.04434), with what is cached kept small.
+"""Multi-head latent attention (MLA; DeepSeek-V2, arXiv:2405.04434), in its absorbed form.
 
 A token's keys and values of all heads are linear in one short vector, its latent, plus one
-rotated key that all heads share. The cache holds these two and nothing else, as the one key
-head of a layer: [latent ; rotated], 576 numbers per token in DeepSeek-V3 where expanded heads
-would take 40,960. The up-projections are moved to the other side of the products instead,
+rotated key that all heads share. The cache holds these two, as the one key head of a layer:
+[latent ; rotated], 576 numbers per token in DeepSeek-V3 where the keys and values of all heads are
+40,960. The up-projections are absorbed into queries and outputs,
 
     q . (U z) = (U^T q) . z        sum_i p_i (W z_i) = W (sum_i p_i z_i),
 
@@ -13,23 +13,25 @@ cache's leaves for values are empty.
 
 import jax.numpy as jnp
 from flax import nnx
+from jaxtyping import Array, Bool, Float, Int
 
-from specjax import ops
-from specjax.config import Latent, ModelConfig
-from specjax.models.parts import Linear, Norm
-from specjax.models.rope import softmax_scale
+from specjax.core import ops
+from specjax.core.types import Slots
+from specjax.models.config import Latent, ModelConfig
+from specjax.models.modules import Linear, Norm
+from specjax.models.rope import Angles, softmax_scale, turn
 
 EPSILON = 1e-6  # of the norms inside, whatever the decoder's is, as DeepSeek's own code has it
 
 
 class LatentAttention(nnx.Module):
-    """Attend through latents; queries may come through a short vector of their own."""
+    """Attention over latents; queries may have a low-rank projection too (``q_lora_rank``)."""
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs, index: int = 0):
         facts = config.latent
         assert facts is not None
         self.facts: Latent = facts
-        self.scale = softmax_scale(config)
+        self.scale, self.rope = softmax_scale(config), config.kind(index).rope
         size, dtype, heads = config.hidden_size, config.dtype, config.num_heads
         wide = heads * (facts.qk_nope_head_dim + facts.qk_rope_head_dim)
         rank, query_rank = facts.kv_lora_rank, facts.q_lora_rank
@@ -48,34 +50,45 @@ class LatentAttention(nnx.Module):
         self.kv_b_proj = linear(rank, heads * (facts.qk_nope_head_dim + facts.v_head_dim))
         self.o_proj = linear(heads * facts.v_head_dim, size)
 
-    def queries(self, x):
+    def queries(self, x: Float[Array, "B N D"]) -> Float[Array, "B N Q"]:
+        """Return the queries of all heads, not rotated yet."""
         if self.facts.q_lora_rank is None:
             return self.q_proj(x)
         return self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x)))
 
-    def write(self, x, angles, keys, values, slots):
-        """Put the nodes' latents and rotated keys into the cache; return what ``read`` needs."""
+    def write(
+        self,
+        x: Float[Array, "B N D"],
+        angles: Angles | None,
+        cache: Slots,
+        slots: Int[Array, "B N"],
+    ) -> tuple[Slots, Float[Array, "B N D"]]:
+        """Return the cache with the nodes' latents and rotated keys, and the input of ``read``."""
+        assert angles is not None
         latent, position = jnp.split(self.kv_a_proj_with_mqa(x), [self.facts.kv_lora_rank], axis=-1)
-        position = ops.rotate(unpaired(position[:, :, None]), *angles)
+        position = turn(self.rope, position[:, :, None], angles)
         latent = self.kv_a_layernorm(latent)[:, :, None]
-        return ops.write_kv(keys, jnp.concatenate([latent, position], axis=-1), slots), values, x
+        keys = jnp.concatenate([latent, position], axis=-1)
+        return cache._replace(keys=ops.write_kv(cache.keys, keys, slots)), x
 
-    def read(self, x, angles, mask, keys, values):
-        """Let nodes look at what the cache holds."""
+    def read(
+        self,
+        x: Float[Array, "B N D"],
+        angles: Angles | None,
+        mask: Bool[Array, "B N W"],
+        cache: Slots,
+    ) -> Float[Array, "B N D"]:
+        """Return attention over the cache, projected back to the hidden size."""
+        assert angles is not None
         facts, (batch, nodes, _) = self.facts, x.shape
         rank, plain = facts.kv_lora_rank, facts.qk_nope_head_dim
         up = self.kv_b_proj.weight[...].reshape(-1, plain + facts.v_head_dim, rank)
         query = self.queries(x).reshape(batch, nodes, up.shape[0], -1)
         query, turned = jnp.split(query, [plain], axis=-1)
-        query = jnp.einsum("bnhe,her->bnhr", query, up[:, :plain])
-        query = jnp.concatenate([query, ops.rotate(unpaired(turned), *angles)], axis=-1)
-        query = query * (self.scale * query.shape[-1] ** 0.5)  # the seam divides by this root
-        seen = keys[:, :, : mask.shape[2]]
-        mixed = ops.attention(query, seen, seen[..., :rank], mask)
-        mixed = jnp.einsum("bnhr,hvr->bnhv", mixed, up[:, plain:])
+        query = ops.linear_each(query, up[:, :plain].transpose(0, 2, 1))
+        query = jnp.concatenate([query, turn(self.rope, turned, angles)], axis=-1)
+        query = query * (self.scale * query.shape[-1] ** 0.5)  # ops.attention divides by this root
+        window = cache.keys[:, :, : mask.shape[2]]
+        mixed = ops.attention(query, window, window[..., :rank], mask)
+        mixed = ops.linear_each(mixed, up[:, plain:])
         return self.o_proj(mixed.reshape(batch, nodes, -1))
-
-
-def unpaired(x):
-    """Put the features of rotary pairs, stored as neighbours, into two halves [..., d]."""
-    return jnp.concatenate([x[..., ::2], x[..., 1::2]], axis=-1)

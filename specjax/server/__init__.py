@@ -1,1 +1,1 @@
-"""The server: OpenAI's protocol in vLLM's dialect, over ``engine.service``."""
+"""The HTTP server: vLLM's OpenAI-compatible API over ``engine.service``."""

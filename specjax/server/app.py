@@ -1,38 +1,75 @@
-"""The application: every address the server answers."""
+"""The FastAPI application: the endpoints that generate, and what all endpoints share."""
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from importlib.resources import files
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
-from prometheus_client import CONTENT_TYPE_LATEST
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
 
 from specjax import __version__
-from specjax.server import log
-from specjax.server.answers import Exchange
+from specjax.server import beam, log, messages
 from specjax.server.deployment import Deployment
-from specjax.server.errors import Refusal, install
+from specjax.server.errors import ERRORS, APIError, install
 from specjax.server.guard import MOST_BYTES, Guard
+from specjax.server.instruments import add_instruments
 from specjax.server.metrics import Meters
-from specjax.server.protocol import Chat, Completion, Detokenize, Tokenize
-from specjax.server.streams import Events, whole
+from specjax.server.protocol import Chat, Completion
+from specjax.server.request_ids import RequestIds, request_id
+from specjax.server.responses import ResponseBuilder
+from specjax.server.responses_api import Envelope, Responses
+from specjax.server.streams import EventResponse, full_response, stream_events
+from specjax.server.tokens import add_tokens
 
-PAGE = "status.html"
-PAGE_POLICY = (  # the page loads nothing, and talks to nobody but us
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-    "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
-)
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class JSONRoute(APIRoute):
+    """A route that accepts JSON only: a page of another site cannot make a browser send it.
+
+    A browser asks first (CORS preflight) before it sends JSON to another site, and is refused.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Any]:
+        """Return the handler, behind a check of the Content-Type of requests with a body."""
+        handle, has_body = super().get_route_handler(), self.body_field is not None
+
+        async def checked(request: Request) -> Response:
+            kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+            if has_body and kind != "application/json":
+                raise APIError(415, "the body must be JSON: Content-Type: application/json.")
+            return await handle(request)
+
+        return checked
 
 
 def create_app(
-    served: Deployment, *, api_keys: Sequence[str] = (), most_bytes: int = MOST_BYTES
+    served: Deployment,
+    *,
+    api_keys: Sequence[str] = (),
+    most_bytes: int = MOST_BYTES,
+    hosts: Sequence[str] | None = None,
+    root_path: str = "",
+    enable_request_id_headers: bool = False,
+    enable_tokenizer_info_endpoint: bool = False,
 ) -> FastAPI:
-    """Build the application around a deployment; its service ends with the application."""
-    service, names, tokenizer = served.service, served.names, served.llm.intake.tokenizer
-    meters, created = Meters(service.stats, names[0], served.depth), int(time.time())
+    """Return the application of a deployment; it closes the service when it ends.
+
+    Args:
+        api_keys: requests need one of them, if there are any.
+        most_bytes: of a body.
+        hosts: accepted names in a Host header, as ``Guard``'s.
+        root_path: the prefix that a proxy removes from paths.
+        enable_request_id_headers: send X-Request-Id back, or a new one.
+        enable_tokenizer_info_endpoint: serve ``/tokenizer_info``.
+    """
+    service, core = served.service, served.core
+    meters = Meters(service.stats, served.names[0], core.depth)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -42,74 +79,78 @@ def create_app(
         await asyncio.to_thread(service.close, drain=True)
 
     app = FastAPI(
-        title="specjax", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None
+        title="specjax",
+        version=__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        root_path=root_path,
+        responses=ERRORS,
     )
-    app.add_middleware(Guard, keys=api_keys, most_bytes=most_bytes)
+    app.router.route_class = JSONRoute
+    app.add_middleware(Guard, keys=api_keys, most_bytes=most_bytes, hosts=hosts)
+    if enable_request_id_headers:
+        app.add_middleware(RequestIds)
     install(app)
 
-    async def generate(request: Request, asked: Completion | Chat) -> Response:
-        tickets = await served.admit(asked)
-        exchange = Exchange(asked, tickets, names[0], tokenizer, served.depth)
-        if asked.stream:
-            return Events(exchange, meters)
-        return await whole(request, exchange, meters)
+    async def start(request: Request, body: Completion | Chat) -> ResponseBuilder:
+        admitted = await served.admit(body)
+        name = request_id(request.headers) or body.request_id
+        args = body, admitted, served.names[0], core.tokenizer, core.depth
+        return ResponseBuilder(*args, request_id=name)
+
+    async def generate(request: Request, body: Completion | Chat) -> Response:
+        if body.use_beam_search:
+            name = request_id(request.headers) or body.request_id
+            made = await beam.respond(request, served, body, name)
+            return Response(status_code=400) if made is None else JSONResponse(made)
+        builder = await start(request, body)
+        if body.stream:
+            return EventResponse(builder, stream_events(builder, meters))
+        return await full_response(request, builder, meters, builder.response)
 
     @app.post("/v1/completions")
-    async def completions(request: Request, asked: Completion) -> Response:
-        return await generate(request, asked)
+    async def completions(request: Request, body: Completion) -> Response:
+        return await generate(request, body)
 
     @app.post("/v1/chat/completions")
-    async def chats(request: Request, asked: Chat) -> Response:
-        return await generate(request, asked)
+    async def chats(request: Request, body: Chat) -> Response:
+        return await generate(request, body)
 
-    @app.get("/v1/models")
-    async def models() -> dict[str, Any]:
-        known = {"object": "model", "created": created, "owned_by": "specjax", "parent": None}
-        known |= {"max_model_len": served.llm.max_model_len, "permission": []}
-        return {"object": "list", "data": [{"id": n, "root": names[0], **known} for n in names]}
+    @app.post("/v1/responses")
+    async def responses(request: Request, body: Responses) -> Response:
+        builder = await start(request, validated(Chat, body.to_chat()))
+        envelope = Envelope(body, builder)
+        if body.stream:
+            return EventResponse(builder, envelope.events(meters))
+        return await full_response(request, builder, meters, envelope.finished)
 
-    @app.post("/tokenize")
-    async def tokenize(asked: Tokenize) -> dict[str, Any]:
-        served.check_name(asked.model)
-        try:
-            text = asked.prompt
-            if asked.messages is not None:
-                text = served.render(asked.messages, asked)
-            special = asked.messages is None
-            if asked.add_special_tokens is not None:
-                special = asked.add_special_tokens
-            ids = await served.encode(text or "", special)
-        except ValueError as error:
-            raise Refusal(400, str(error)) from None
-        written = [tokenizer.backend.id_to_token(i) for i in ids]
-        return {
-            "count": len(ids),
-            "max_model_len": served.llm.max_model_len,
-            "tokens": ids,
-            "token_strs": written if asked.return_token_strs else None,
-        }
+    @app.post("/v1/messages")
+    async def converse(request: Request, body: messages.Messages) -> Response:
+        builder = await start(request, validated(Chat, body.to_chat()))
+        if body.stream:
+            return EventResponse(builder, messages.events(builder, meters))
+        make = partial(messages.message, builder)
+        return await full_response(request, builder, meters, make)
 
-    @app.post("/detokenize")
-    async def detokenize(asked: Detokenize) -> dict[str, str]:
-        served.check_name(asked.model)
-        return {"prompt": tokenizer.decode(asked.tokens, skip_special_tokens=False)}
+    @app.post("/v1/messages/count_tokens")
+    async def count_tokens(body: messages.CountTokens) -> dict[str, int]:
+        served.check_name(body.model)
+        return {"input_tokens": len(await served.read_chat(validated(Chat, body.to_chat())))}
 
-    @app.get("/health")
-    async def health() -> Response:
-        return Response(status_code=200 if service.alive else 503)
+    @app.post("/invocations")
+    async def invocations(request: Request, body: dict[str, Any]) -> Response:
+        return await generate(request, validated(Chat if "messages" in body else Completion, body))
 
-    @app.get("/version")
-    async def version() -> dict[str, str]:
-        return {"version": __version__}
-
-    @app.get("/metrics")
-    async def metrics() -> Response:
-        return Response(meters.text(), media_type=CONTENT_TYPE_LATEST)
-
-    @app.get("/")
-    async def status() -> Response:
-        page = files("specjax.server").joinpath(PAGE).read_bytes()
-        headers = {"Content-Security-Policy": PAGE_POLICY, "X-Content-Type-Options": "nosniff"}
-        return Response(page, media_type="text/html", headers=headers)
-
+    add_tokens(app, served, with_info=enable_tokenizer_info_endpoint)
+    add_instruments(app, served, meters)
     return app
+
+
+def validated(kind: type[Model], body: dict[str, Any]) -> Model:
+    """Return a checked body. Raises RequestValidationError, as FastAPI does."""
+    try:
+        return kind.model_validate(body)
+    except ValidationError as error:
+        raise RequestValidationError(error.errors()) from None

@@ -1,136 +1,204 @@
-"""One model that is being served, and how a request becomes tickets."""
+"""The model that a server serves: from the body of a request to queued request streams."""
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
-from specjax.engine.intake import prompt_ids
-from specjax.engine.llm import LLM
-from specjax.engine.params import SamplingParams
-from specjax.engine.service import Full, Service, Ticket
-from specjax.server.errors import Refusal
-from specjax.server.protocol import Chat, Completion, Message, to_sampling
+from specjax.engine.core import EngineCore
+from specjax.engine.options.sampling_params import SamplingParams
+from specjax.engine.service import Full, RequestStream, Service
+from specjax.server.errors import APIError
+from specjax.server.protocol import Chat, Completion, Conversation, Message, to_sampling
 
-LONG = 20_000  # characters: tokenizing more than that is left to another thread
-OURS = ("messages", "chat_template", "add_generation_prompt", "tools", "documents")
+MOST_SHOWN = 200  # characters of a wrong model name
+LONG = 20_000  # characters: a longer prompt is tokenized in another thread
+
+
+class Admitted(NamedTuple):
+    """A queued sample, and its prompt's text; None if the client gave token ids."""
+
+    stream: RequestStream
+    text: str | None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Deployment:
-    """What is served.
+    """A service, and the names and limits under which clients use it.
 
     Args:
-        names: what clients may call the model; answers say the first.
-        max_queued: samples that may wait; a request of more is refused for good.
+        names: what clients may call the model; responses have the first.
+        max_queued: the most samples that may wait; a request for more is an error.
         chat_template: jinja source in place of the checkpoint's own.
     """
 
-    llm: LLM
     service: Service
     names: Sequence[str]
     max_queued: int
     chat_template: str | None = None
 
-    @cached_property
-    def most_characters(self) -> int:
-        """Return how long a prompt may be before it is not even worth tokenizing."""
-        vocabulary = self.llm.intake.tokenizer.backend.get_vocab(with_added_tokens=True)
-        return max(map(len, vocabulary)) * self.llm.max_model_len
-
-    @cached_property
-    def defaults(self) -> SamplingParams:
-        """Return what the checkpoint asks for."""
-        return self.llm.get_default_sampling_params()
-
     @property
-    def depth(self) -> int:
-        """Return how many tokens a round drafts; 0: none."""
-        return self.llm.engine.drafter.depth
+    def core(self) -> EngineCore:
+        """Return the engine core."""
+        return self.service.core
+
+    @cached_property
+    def max_characters(self) -> int:
+        """Return the length above which a prompt cannot fit the context, whatever its text."""
+        vocabulary = self.core.tokenizer.backend.get_vocab(with_added_tokens=True)
+        return max(map(len, vocabulary)) * self.core.max_model_len
+
+    @cached_property
+    def default_params(self) -> SamplingParams:
+        """Return the sampling parameters that the checkpoint sets."""
+        return self.core.default_params
 
     def check_name(self, name: str | None) -> None:
-        """Refuse a model that is not served here."""
+        """Raise APIError (404) for a model that is not served here."""
         if name is not None and name not in self.names:
-            raise Refusal(404, f"The model {name!a} does not exist.", "model")
+            raise APIError(404, f"The model {name[:MOST_SHOWN]!a} does not exist.", "model")
 
-    async def admit(self, asked: Completion | Chat) -> list[Ticket]:
-        """Check a request from end to end, then queue all of it or nothing.
+    async def admit(self, body: Completion | Chat) -> list[Admitted]:
+        """Check a request and queue all of its samples, or none.
 
-        Raises Refusal: 404 for another model, 400 for a bad request, 503 for a full queue.
+        Raises:
+            APIError: 404 for another model, 400 for a wrong request, 503 for a full queue.
         """
-        self.check_name(asked.model)
         try:
-            params = to_sampling(asked, self.defaults)
-            if isinstance(asked, Chat):
-                prompts = [await self.encode(self.render(asked.messages, asked), False)]
-            else:
-                special = asked.add_special_tokens is not False
-                prompts = [await self.encode(prompt, special) for prompt in asked.prompts()]
+            params = to_sampling(body, self.default_params)
         except ValueError as error:
-            raise Refusal(400, str(error)) from None
-        self.check_size(asked, prompts, params)
-        tickets: list[Ticket] = []
+            raise APIError(400, str(error)) from None
+        prompts, texts = await self.read(body, params)
+        admitted: list[Admitted] = []
         try:
-            for ids in prompts:
-                tickets += self.service.submit({"prompt_token_ids": ids}, params)
+            for ids, text in zip(prompts, texts, strict=True):
+                streams = self.service.submit_ids(ids, params)
+                admitted += [Admitted(stream, text) for stream in streams]
         except (ValueError, Full) as error:
-            for ticket in tickets:
-                ticket.abort()
-            raise Refusal(503 if isinstance(error, Full) else 400, str(error)) from None
-        return tickets
+            for one in admitted:
+                one.stream.abort()
+            raise APIError(503 if isinstance(error, Full) else 400, str(error)) from None
+        return admitted
+
+    async def read(
+        self, body: Completion | Chat, params: SamplingParams
+    ) -> tuple[list[list[int]], list[str | None]]:
+        """Return the token ids and the texts of a request's prompts, checked.
+
+        Raises:
+            APIError: 404 for another model, 400 for a wrong prompt.
+        """
+        self.check_name(body.model)
+        try:
+            if isinstance(body, Chat):
+                texts: list[str | None] = [await self.render(body.messages, body)]
+                given: list[Any] = texts
+                special = body.add_special_tokens is True
+            else:
+                given = body.prompts()
+                texts = [prompt if isinstance(prompt, str) else None for prompt in given]
+                special = body.add_special_tokens is not False
+            bounded = body.truncate_prompt_tokens is None
+            encoded = await self.encode(given, special, bounded=bounded)
+            prompts = [self.cut(ids, body, params) for ids in encoded]
+        except ValueError as error:
+            raise APIError(400, str(error)) from None
+        self.check_size(body, prompts, params)
+        return prompts, texts
+
+    async def read_chat(self, body: Chat) -> list[int]:
+        """Return the token ids of a chat's prompt. Raises APIError (400) for a wrong one."""
+        try:
+            text = await self.render(body.messages, body)
+            return (await self.encode([text], body.add_special_tokens is True))[0]
+        except ValueError as error:
+            raise APIError(400, str(error)) from None
+
+    def cut(self, ids: list[int], body: Completion | Chat, params: SamplingParams) -> list[int]:
+        """Return a prompt's ids, truncated to ``truncate_prompt_tokens``; -1: as many as fit.
+
+        The last ones are kept (``truncation_side`` "left"), or the first ones ("right").
+        """
+        most = body.truncate_prompt_tokens
+        if most is None:
+            return ids
+        if most == -1:
+            most = max(1, self.core.max_model_len - max(params.max_tokens or 1, 1))
+        if most == 0:
+            raise ValueError("the decoder prompt cannot be empty: truncate_prompt_tokens is 0.")
+        return ids[:most] if body.truncation_side == "right" else ids[-most:]
 
     def check_size(
-        self, asked: Completion | Chat, prompts: Sequence[list[int]], params: SamplingParams
+        self, body: Completion | Chat, prompts: Sequence[list[int]], params: SamplingParams
     ) -> None:
-        """Refuse what could never be done."""
+        """Raise APIError (400) for more samples or tokens than the service can ever hold."""
         if len(prompts) * params.n > self.max_queued:
-            raise Refusal(
+            raise APIError(
                 400,
                 f"{len(prompts)} prompts times n={params.n} is more than the "
                 f"{self.max_queued} samples that may wait here.",
                 "n",
             )
-        if asked.stream and params.prompt_logprobs is not None:
-            raise Refusal(400, "log probabilities of the prompt do not stream.", "stream")
-        longest, room = max(map(len, prompts)), self.llm.max_model_len
+        longest, room = max(map(len, prompts)), self.core.max_model_len
         to_come = max(params.max_tokens or 1, params.min_tokens)
         if longest + to_come > room:
-            raise Refusal(
+            raise APIError(
                 400,
                 f"This model's maximum context length is {room} tokens. However, you requested "
                 f"{longest} in the prompt and {to_come} to come: ask for less.",
                 "max_tokens",
             )
 
-    async def encode(self, prompt: str | dict[str, Any], add_special_tokens: bool) -> list[int]:
-        """Return a prompt's token ids; raises ValueError for a bad one."""
-        if not isinstance(prompt, str):
-            return prompt_ids(self.llm.intake, prompt)
-        if len(prompt) > self.most_characters:
-            raise ValueError(
-                f"This model's maximum context length is {self.llm.max_model_len} tokens. However, "
-                f"the prompt has {len(prompt)} characters, which cannot be that few tokens."
-            )
-        tokenize = self.llm.intake.tokenizer.encode
-        if len(prompt) > LONG:
-            ids = await asyncio.to_thread(tokenize, prompt, add_special_tokens)
-        else:
-            ids = tokenize(prompt, add_special_tokens)
-        return prompt_ids(self.llm.intake, {"prompt_token_ids": ids})
+    async def encode(
+        self,
+        prompts: Sequence[str | dict[str, Any]],
+        add_special_tokens: bool,
+        *,
+        bounded: bool = True,
+    ) -> list[list[int]]:
+        """Return prompts' token ids, checked; long ones are tokenized on another thread.
 
-    def render(self, messages: Sequence[Message], asked: Any) -> str:
-        """Write a chat out as the template says; raises ValueError if it will not."""
-        extra = getattr(asked, "chat_template_kwargs", None) or {}
-        for name in extra:
-            if name in OURS:
-                raise ValueError(f"chat_template_kwargs may not hold {name!r}.")
+        Args:
+            bounded: refuse a text before it is tokenized that is too long for the context.
+
+        Raises:
+            ValueError: a prompt is wrong.
+        """
+        lengths = [len(prompt) for prompt in prompts if isinstance(prompt, str)]
+        if bounded and max(lengths, default=0) > self.max_characters:
+            raise ValueError(
+                f"This model's maximum context length is {self.core.max_model_len} tokens. "
+                f"However, the prompt has {max(lengths)} characters, which cannot be that few "
+                "tokens."
+            )
+
+        def tokenize() -> list[list[int]]:
+            return [self.encode_one(prompt, add_special_tokens) for prompt in prompts]
+
+        return await asyncio.to_thread(tokenize) if sum(lengths) > LONG else tokenize()
+
+    def encode_one(self, prompt: str | dict[str, Any], add_special_tokens: bool) -> list[int]:
+        """Return one prompt's token ids, checked. Raises ValueError for a wrong prompt."""
+        if isinstance(prompt, str):
+            ids = self.core.tokenizer.encode(prompt, add_special_tokens)
+            prompt = {"prompt_token_ids": ids}
+        return self.core.input_processor.prompt_ids(prompt)
+
+    async def render(self, messages: Sequence[Message], body: Conversation) -> str:
+        """Return the text of a chat by the template, rendered on a thread of its own.
+
+        Raises:
+            ValueError: the template fails.
+        """
         try:
-            return self.llm.intake.tokenizer.apply_chat_template(
+            return await asyncio.to_thread(
+                self.core.tokenizer.apply_chat_template,
                 [message.model_dump(exclude_unset=True) for message in messages],
-                asked.add_generation_prompt,
+                body.add_generation_prompt,
                 chat_template=self.chat_template,
-                **extra,
+                continue_final_message=body.continue_final_message,
+                **body.variables(),
             )
         except (ArithmeticError, LookupError, AttributeError, RecursionError) as error:
             kind = type(error).__name__  # a template is a program: it may fail in any way

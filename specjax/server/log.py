@@ -1,4 +1,4 @@
-"""The line that a server logs now and then, in vLLM's words."""
+"""The lines that a server logs every ten seconds, as vLLM does."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ SECONDS = 10.0
 
 
 async def report(stats: Callable[[], Stats], seconds: float = SECONDS) -> None:
-    """Log what happened, for ever; an idle server keeps silent."""
+    """Log throughput and acceptance every ``seconds``, forever; nothing while idle."""
     before, last = stats(), time.monotonic()
     while True:
         await asyncio.sleep(seconds)
@@ -23,14 +23,14 @@ async def report(stats: Callable[[], Stats], seconds: float = SECONDS) -> None:
 
 
 def lines(before: Stats, after: Stats, seconds: float) -> list[str]:
-    """Say what happened between two looks at the service."""
+    """Return the log lines for the time between two ``Stats``."""
     num_prompt = after.num_prompt_tokens - before.num_prompt_tokens
-    num_said = after.num_generation_tokens - before.num_generation_tokens
-    if not (num_prompt or num_said or after.running or after.waiting):
+    num_output = after.num_generation_tokens - before.num_generation_tokens
+    if not (num_prompt or num_output or after.running or after.waiting):
         return []
-    told = [
+    found = [
         f"Engine 000: Avg prompt throughput: {num_prompt / seconds:.1f} tokens/s, "
-        f"Avg generation throughput: {num_said / seconds:.1f} tokens/s, "
+        f"Avg generation throughput: {num_output / seconds:.1f} tokens/s, "
         f"Running: {after.running} reqs, Waiting: {after.waiting} reqs, "
         f"KV cache usage: {after.cache_usage:.1%}"
     ]
@@ -41,7 +41,7 @@ def lines(before: Stats, after: Stats, seconds: float) -> list[str]:
         accepted = new.num_accepted_tokens - old.num_accepted_tokens
         both = zip(old.num_accepted_tokens_per_pos, new.num_accepted_tokens_per_pos, strict=True)
         rates = ", ".join(f"{(b - a) / num_drafts:.3f}" for a, b in both)
-        told.append(
+        found.append(
             f"SpecDecoding metrics: Mean acceptance length: {1 + accepted / num_drafts:.2f}, "
             f"Accepted throughput: {accepted / seconds:.2f} tokens/s, "
             f"Drafted throughput: {drafted / seconds:.2f} tokens/s, "
@@ -49,4 +49,4 @@ def lines(before: Stats, after: Stats, seconds: float) -> list[str]:
             f"Per-position acceptance rate: {rates}, "
             f"Avg Draft acceptance rate: {accepted / drafted:.1%}"
         )
-    return told
+    return found

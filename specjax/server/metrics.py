@@ -1,14 +1,21 @@
-"""What ``/metrics`` shows, under vLLM's names: the service's totals, and times per request."""
+"""The Prometheus metrics of ``/metrics``, under vLLM's names."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
-from specjax.engine.service import Stats, Ticket
-from specjax.metrics import Vector
+from specjax.core.metrics import Vector
+from specjax.engine.service import ITERATION_BUCKETS, RequestStream, Stats
 
 LABELS = ("model_name", "engine")
 SECONDS = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920)
@@ -26,11 +33,14 @@ HISTOGRAMS = {  # name after "vllm:" -> what it measures, buckets (vLLM's)
     "request_decode_time_seconds": ("First token to last.", SECONDS),
     "request_prompt_tokens": ("Tokens of a prompt.", TOKENS),
     "request_generation_tokens": ("Tokens of a sample.", TOKENS),
+    "request_params_n": ("Samples that a request asks for.", (1, 2, 5, 10, 20)),
+    "request_params_max_tokens": ("Most tokens that a sample may have.", TOKENS),
+    "request_num_preemptions": ("Preemptions of a sample: none, here.", (1, 2, 5, 10, 20)),
 }
 
 
 class Meters:
-    """A registry of its own: totals are read from the service whenever somebody looks."""
+    """The metrics of one server: totals, read from the service when scraped, and histograms."""
 
     def __init__(self, stats: Callable[[], Stats], model: str, depth: int):
         self.registry = CollectorRegistry()
@@ -44,16 +54,16 @@ class Meters:
         }
 
     def text(self) -> bytes:
-        """Return everything in Prometheus's format."""
+        """Return all metrics in Prometheus's text format."""
         return generate_latest(self.registry)
 
     def observe_gap(self, seconds: float) -> None:
-        """Count one gap between two deltas."""
+        """Observe one gap between two deltas (inter-token latency)."""
         self._histograms["inter_token_latency_seconds"].observe(seconds)
 
-    def observe(self, ticket: Ticket, num_tokens: int) -> None:
-        """Count a sample that has finished; one that was aborted before its first token not."""
-        times = ticket.times
+    def observe(self, stream: RequestStream, num_tokens: int) -> None:
+        """Observe a finished sample, unless it was aborted before its first token."""
+        times = stream.times
         if times.started is None or times.first_token is None or times.finished is None:
             return
         decode = times.finished - times.first_token
@@ -64,9 +74,13 @@ class Meters:
             "request_inference_time_seconds": times.finished - times.started,
             "request_prefill_time_seconds": times.first_token - times.started,
             "request_decode_time_seconds": decode,
-            "request_prompt_tokens": len(ticket.prompt_token_ids),
+            "request_prompt_tokens": len(stream.prompt_token_ids),
             "request_generation_tokens": num_tokens,
+            "request_params_max_tokens": stream.max_tokens,
+            "request_num_preemptions": 0,
         }
+        if stream.index == 0:
+            seen["request_params_n"] = stream.params.n
         if num_tokens > 1:
             seen["request_time_per_output_token_seconds"] = decode / (num_tokens - 1)
         for name, value in seen.items():
@@ -74,17 +88,33 @@ class Meters:
 
 
 class Totals(Collector):
-    """The service's own numbers."""
+    """Collects the service's totals."""
 
     def __init__(self, stats: Callable[[], Stats], model: str, depth: int):
         self._stats, self._labels, self._depth = stats, (model, "0"), depth
 
     def collect(self) -> Iterator[Metric]:
-        """Read the service; the speculative counters are there only if it speculates."""
+        """Yield the metrics; the speculative counters only if there is a drafter."""
         stats = self._stats()
         yield self._one(GaugeMetricFamily, "num_requests_running", stats.running)
         yield self._one(GaugeMetricFamily, "num_requests_waiting", stats.waiting)
+        waiting = GaugeMetricFamily(
+            "vllm:num_requests_waiting_by_reason", "Waiting samples.", labels=(*LABELS, "reason")
+        )
+        waiting.add_metric((*self._labels, "capacity"), stats.waiting)
+        yield waiting
+        config = GaugeMetricFamily(
+            "vllm:cache_config_info",
+            "The KV cache: a row for each running sample.",
+            labels=(*LABELS, "num_rows", "enable_prefix_caching"),
+        )
+        config.add_metric((*self._labels, str(stats.max_num_seqs), "False"), 1)
+        yield config
         yield self._one(GaugeMetricFamily, "kv_cache_usage_perc", stats.cache_usage)
+        for name in ("num_preemptions", "prefix_cache_queries", "prefix_cache_hits"):
+            yield self._one(CounterMetricFamily, name, 0)  # neither is done here
+        yield self._one(CounterMetricFamily, "admission_rejections", stats.num_rejected)
+        yield self._iterations(stats)
         yield self._one(CounterMetricFamily, "prompt_tokens", stats.num_prompt_tokens)
         yield self._one(CounterMetricFamily, "generation_tokens", stats.num_generation_tokens)
         reasons = CounterMetricFamily(
@@ -104,6 +134,18 @@ class Totals(Collector):
                 yield family
             else:
                 yield self._one(CounterMetricFamily, name, metric.value)
+
+    def _iterations(self, stats: Stats) -> Metric:
+        """Return the histogram of tokens per step."""
+        made = HistogramMetricFamily(
+            "vllm:iteration_tokens_total", "Tokens read and generated by a step.", labels=LABELS
+        )
+        totals = itertools.accumulate(stats.iterations)
+        buckets = [(floatToGoString(b), n) for b, n in zip(ITERATION_BUCKETS, totals, strict=True)]
+        made.add_metric(
+            self._labels, buckets, stats.num_prompt_tokens + stats.num_generation_tokens
+        )
+        return made
 
     def _one(self, family: Any, name: str, value: int | float) -> Metric:
         made = family(f"vllm:{name}", name.replace("_", " "), labels=LABELS)

@@ -1,29 +1,55 @@
-"""What clients send: OpenAI's fields and vLLM's, checked once and turned into parameters.
+"""The bodies of requests: OpenAI's fields and vLLM's, checked and turned into SamplingParams.
 
-Types are strict (a number is no string, a bool no number) and numbers finite. Fields that
-nobody here knows are ignored, as OpenAI asks; those that would change the text are refused.
+Types are strict (a number is no string, a bool no number) and numbers finite. Unknown fields are
+ignored, as in OpenAI; known ones that are not supported and would change the text are errors.
+Lists have a limit and are checked up to their first error: pydantic would report every error of a
+list of millions, for most of a minute.
 """
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 
-from specjax.engine.chat import ROLES
-from specjax.engine.params import SamplingParams
+from specjax.engine.options.sampling_params import SamplingParams
+from specjax.server.errors import APIError
 
 MOST_STOPS = 4  # stop strings per request, as in OpenAI and vLLM
 MOST_PROMPTS = 1024  # per request, as in vLLM
-UNSUPPORTED: dict[str, tuple] = {  # name -> values that ask for nothing
-    "best_of": (1,), "chat_template": (), "continue_final_message": (), "function_call": ("none",),
+MOST_STOP_IDS = 64  # stop token ids per request: more have no program
+MOST_BIASES = 16_384  # entries of logit_bias
+MOST_MESSAGES = 4096  # of a chat, and parts of a message
+MOST_WORD = 1024  # characters of a stop string or a bad word
+IGNORED = (  # fields of vLLM's that change no text here
+    "cache_salt", "include_reasoning", "parallel_tool_calls", "session_id", "stream_interval",
+    "user",
+)  # fmt: skip
+UNSUPPORTED: dict[str, tuple] = {  # name -> values that have no effect
+    "best_of": (1,), "chat_template": (), "ec_transfer_params": (), "function_call": ("none",),
     "functions": (), "guided_choice": (), "guided_grammar": (), "guided_json": (),
-    "guided_regex": (), "kv_transfer_params": (), "length_penalty": (1,),
-    "logits_processors": (), "logprob_token_ids": (), "modalities": (["text"],),
-    "prompt_embeds": (), "priority": (), "repetition_detection": (),
-    "response_format": ({"type": "text"},), "structured_outputs": (), "suffix": (),
-    "thinking_token_budget": (-1,), "tool_choice": ("none", "auto"), "tools": (),
-    "truncate_prompt_tokens": (), "use_beam_search": (), "watermarking": (),
+    "guided_regex": (), "kv_transfer_params": (),
+    "logits_processors": (), "logprob_token_ids": (), "media_io_kwargs": (), "mm_payload": (),
+    "mm_processor_kwargs": (), "modalities": (["text"],), "prompt_embeds": (), "priority": (),
+    "repetition_detection": (), "response_format": ({"type": "text"},),
+    "return_mm_kwargs": (), "return_token_offsets": (), "routed_experts_prompt_start": (),
+    "structured_outputs": (), "suffix": (), "thinking_token_budget": (-1,),
+    "tool_choice": ("none", "auto"), "tools": (), "watermarking": (),
 }  # fmt: skip
+RESERVED = (  # names that chat_template_kwargs may not set
+    "messages", "chat_template", "add_generation_prompt", "continue_final_message", "tools",
+)  # fmt: skip
+NOT_OF_BEAMS = (  # fields that a beam search has no use for
+    "stream", "logprobs", "prompt_logprobs", "echo", "seed", "top_p", "top_k", "min_p",
+    "presence_penalty", "frequency_penalty", "repetition_penalty", "stop", "stop_token_ids",
+    "bad_words", "min_tokens", "logit_bias", "allowed_token_ids", "vllm_xargs",
+)  # fmt: skip
 SAMPLING = (  # fields that reach SamplingParams under their own names
     "n", "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p",
     "top_k", "min_p", "seed", "stop", "stop_token_ids", "bad_words",
@@ -33,7 +59,7 @@ SAMPLING = (  # fields that reach SamplingParams under their own names
 
 
 def check_unicode(text: str) -> str:
-    """Refuse half a character, which JSON can say and UTF-8 cannot."""
+    """Return a text, or raise ValueError for a lone surrogate: valid in JSON, not in UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -41,9 +67,28 @@ def check_unicode(text: str) -> str:
     return text
 
 
+def check_word(text: str) -> str:
+    """Return a stop string or bad word, or raise ValueError if it is too long or no Unicode."""
+    if len(text) > MOST_WORD:
+        raise ValueError(f"at most {MOST_WORD} characters, got {len(text)}")
+    return check_unicode(text)
+
+
+def check_entries(value: Any) -> Any:
+    """Return a value, or raise ValueError for a mapping with too many entries to check."""
+    if isinstance(value, dict) and len(value) > MOST_BIASES:
+        raise ValueError(f"at most {MOST_BIASES} entries, got {len(value)}")
+    return value
+
+
 Text = Annotated[str, AfterValidator(check_unicode)]
+Word = Annotated[str, AfterValidator(check_word)]
 Token = Annotated[int, Field(ge=0, lt=2**31)]
 Count = Annotated[int, Field(ge=0, lt=2**31)]
+Tokens = Annotated[list[Token], Field(fail_fast=True)]
+Bias = Annotated[
+    dict[Annotated[str, Field(pattern=r"^\d{1,9}$")], float], BeforeValidator(check_entries)
+]
 
 
 class Body(BaseModel):
@@ -53,14 +98,20 @@ class Body(BaseModel):
 
 
 class StreamOptions(Body):
-    """What else a stream tells."""
+    """The options of a stream."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
 
 
+class ExtraArgs(Body):
+    """vLLM's ``vllm_xargs``: what becomes ``SamplingParams.extra_args``."""
+
+    num_speculative_tokens: Count | None = None
+
+
 class Generation(Body):
-    """What completions and chats share; None is the checkpoint's default, then OpenAI's."""
+    """The fields of completions and chats; None is the checkpoint's default, then OpenAI's."""
 
     model: Text | None = None
     n: int | None = None
@@ -75,26 +126,48 @@ class Generation(Body):
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     seed: int | None = None
-    stop: Text | Annotated[list[Text], Field(max_length=MOST_STOPS)] | None = None
-    stop_token_ids: list[Token] | None = None
-    bad_words: Annotated[list[Text], Field(max_length=128)] | None = None
+    stop: Word | Annotated[list[Word], Field(fail_fast=True, max_length=MOST_STOPS)] | None = None
+    stop_token_ids: Annotated[Tokens, Field(max_length=MOST_STOP_IDS)] | None = None
+    bad_words: Annotated[list[Word], Field(fail_fast=True, max_length=128)] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     min_tokens: Count | None = None
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
-    logit_bias: dict[Annotated[str, Field(pattern=r"^\d{1,9}$")], float] | None = None
-    allowed_token_ids: list[Token] | None = None
+    logit_bias: Bias | None = None
+    allowed_token_ids: Tokens | None = None
+    prompt_logprobs: int | None = None
+    echo: bool | None = None
+    add_special_tokens: bool | None = None
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
+    truncation_side: Literal["left", "right"] | None = None
+    use_beam_search: bool | None = None
+    length_penalty: Annotated[float, Field(ge=-100, le=100)] | None = None
     return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    request_id: Annotated[str, Field(pattern=r"^[\w.:-]{1,128}$")] | None = None
+    vllm_xargs: ExtraArgs | None = None
+
+    @model_validator(mode="after")
+    def check_beams(self):
+        """Raise APIError (400) for fields that contradict a beam search, or need one."""
+        for name in NOT_OF_BEAMS if self.use_beam_search else ():
+            if getattr(self, name) not in (None, False):
+                raise APIError(400, f"{name} cannot be combined with use_beam_search.", name)
+        if self.length_penalty not in (None, 1.0) and not self.use_beam_search:
+            raise APIError(400, "length_penalty needs use_beam_search.", "length_penalty")
+        return self
 
     @model_validator(mode="after")
     def refuse_unsupported(self):
-        """Refuse what would silently be another text."""
+        """Raise APIError (400) for fields that are not supported and would change the text."""
         for name, value in (self.model_extra or {}).items():
             if name in UNSUPPORTED and value and value not in UNSUPPORTED[name]:
-                raise ValueError(f"{name} is not supported here: leave it out")
+                raise APIError(400, f"{name} is not supported here: leave it out.", name)
         if self.stream_options is not None and not self.stream:
-            raise ValueError("stream_options needs stream=true")
+            raise APIError(400, "stream_options needs stream=true.", "stream_options")
+        if self.stream and self.prompt_logprobs is not None:
+            raise APIError(400, "log probabilities of the prompt do not stream.", "prompt_logprobs")
         return self
 
 
@@ -103,24 +176,21 @@ class Completion(Generation):
 
     prompt: (
         Text
-        | Annotated[list[Token], Field(min_length=1)]
-        | Annotated[list[Text], Field(min_length=1, max_length=MOST_PROMPTS)]
-        | Annotated[list[list[Token]], Field(min_length=1, max_length=MOST_PROMPTS)]
+        | Annotated[Tokens, Field(min_length=1)]
+        | Annotated[list[Text], Field(fail_fast=True, min_length=1, max_length=MOST_PROMPTS)]
+        | Annotated[list[Tokens], Field(fail_fast=True, min_length=1, max_length=MOST_PROMPTS)]
     )
-    echo: bool | None = None
     logprobs: int | None = None
-    prompt_logprobs: int | None = None
-    add_special_tokens: bool | None = None
 
     def prompts(self) -> list[str | dict[str, Any]]:
-        """Return the prompts one by one, as ``engine.intake`` takes them."""
+        """Return the prompts, each as ``engine.input_processor`` takes it."""
         one = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
         several: list[Any] = [self.prompt] if one else list(self.prompt)
         return [p if isinstance(p, str) else {"prompt_token_ids": p} for p in several]
 
 
 class Part(Body):
-    """A piece of a message."""
+    """A part of a message's content."""
 
     type: Annotated[str, Field(pattern="^text$")]
     text: Text
@@ -129,52 +199,91 @@ class Part(Body):
 class Message(Body):
     """One turn of a chat; other fields reach the chat template."""
 
-    role: Annotated[str, Field(pattern=f"^({'|'.join(ROLES)})$")]
-    content: Text | list[Part] | None = None
+    role: Text
+    content: (
+        Text | Annotated[list[Part], Field(fail_fast=True, max_length=MOST_MESSAGES)] | None
+    ) = None
 
     @model_validator(mode="after")
     def check_content(self):
-        """Refuse a message that says nothing, unless it calls a tool."""
+        """Raise ValueError for a message without content, unless it calls a tool."""
         calls = self.role == "assistant" and (self.model_extra or {}).get("tool_calls")
         if self.content is None and not calls:
             raise ValueError(f"the {self.role} message has no content")
         return self
 
 
-Messages = Annotated[list[Message], Field(min_length=1)]
+Messages = Annotated[list[Message], Field(fail_fast=True, min_length=1, max_length=MOST_MESSAGES)]
 
 
-class Chat(Generation):
-    """``POST /v1/chat/completions``; ``max_tokens`` is the older name of the other."""
+class Conversation(Body):
+    """What a chat template renders, in chats and in ``/tokenize``."""
+
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    documents: list[dict[str, Text]] | None = None
+    reasoning_effort: Text | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def check_continue(self):
+        """Raise APIError (400) for a message that is to be continued and to be followed."""
+        if self.continue_final_message and self.add_generation_prompt:
+            raise APIError(
+                400,
+                "Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
+                "continue_final_message",
+            )
+        for name in self.chat_template_kwargs or ():
+            if name in RESERVED:
+                raise APIError(
+                    400, f"chat_template_kwargs may not hold {name!r}.", "chat_template_kwargs"
+                )
+        return self
+
+    def variables(self) -> dict[str, Any]:
+        """Return what the template gets besides the messages."""
+        given = {"documents": self.documents, "reasoning_effort": self.reasoning_effort}
+        set_here = {name: value for name, value in given.items() if value is not None}
+        return {**(self.chat_template_kwargs or {}), **set_here}
+
+
+class Chat(Generation, Conversation):
+    """``POST /v1/chat/completions``; ``max_tokens`` is the old name of max_completion_tokens."""
 
     messages: Messages
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0)] | None = None
-    add_generation_prompt: bool = True
-    chat_template_kwargs: dict[str, Any] | None = None
+    return_prompt_text: bool | None = None
 
     @model_validator(mode="after")
     def check_logprobs(self):
-        """Refuse alternatives without logprobs, in vLLM's words."""
+        """Raise ValueError for top_logprobs without logprobs, with vLLM's message."""
         if self.top_logprobs and not self.logprobs:
             raise ValueError("when using top_logprobs, logprobs must be set to true")
         return self
 
 
-class Tokenize(Body):
+class Tokenize(Conversation):
     """``POST /tokenize``: a prompt or a chat."""
 
     model: Text | None = None
     prompt: Text | None = None
     messages: Messages | None = None
-    add_special_tokens: bool | None = None
-    add_generation_prompt: bool = True
+    tools: list[dict[str, Any]] | None = None
     return_token_strs: bool | None = None
+
+    def variables(self) -> dict[str, Any]:
+        """Return what the template gets besides the messages."""
+        return {**super().variables(), **({"tools": self.tools} if self.tools else {})}
 
     @model_validator(mode="after")
     def check_one(self):
-        """Refuse both and neither."""
+        """Raise ValueError for both of prompt and messages, and for neither."""
+        if "chat_template" in (self.model_extra or {}):
+            raise APIError(400, "chat_template is not supported here.", "chat_template")
         if (self.prompt is None) == (self.messages is None):
             raise ValueError("give either prompt or messages")
         return self
@@ -184,27 +293,31 @@ class Detokenize(Body):
     """``POST /detokenize``."""
 
     model: Text | None = None
-    tokens: list[Token]
+    tokens: Tokens
 
 
-def to_sampling(asked: Completion | Chat, defaults: SamplingParams) -> SamplingParams:
-    """Turn a request's fields into parameters.
+def to_sampling(body: Completion | Chat, defaults: SamplingParams) -> SamplingParams:
+    """Return the sampling parameters of a request, ``defaults`` where it sets none.
 
-    Raises ValueError for a value outside its range.
+    Raises:
+        ValueError: a value is out of range.
     """
-    given = {name: getattr(asked, name) for name in SAMPLING}
+    given = {name: getattr(body, name) for name in SAMPLING}
     given = {name: value for name, value in given.items() if value is not None}
-    if asked.logit_bias is not None:
-        given["logit_bias"] = {int(token): bias for token, bias in asked.logit_bias.items()}
-    if isinstance(asked, Chat):
-        limit = asked.max_completion_tokens
-        given["max_tokens"] = asked.max_tokens if limit is None else limit
-        if asked.logprobs:
-            given["logprobs"] = asked.top_logprobs or 0
-        return replace(defaults, **given)
-    given["logprobs"], given["prompt_logprobs"] = asked.logprobs, asked.prompt_logprobs
-    if asked.echo and asked.prompt_logprobs is None:
-        given["prompt_logprobs"] = asked.logprobs
-    if asked.max_tokens is not None:
-        given["max_tokens"] = asked.max_tokens or (1 if asked.echo else 0)  # 0: the prompt alone
+    if body.logit_bias is not None:
+        given["logit_bias"] = {int(token): bias for token, bias in body.logit_bias.items()}
+    most = None if body.vllm_xargs is None else body.vllm_xargs.num_speculative_tokens
+    if most is not None:
+        given["extra_args"] = {"num_speculative_tokens": most}
+    if isinstance(body, Chat):
+        limit = body.max_completion_tokens
+        given["max_tokens"] = body.max_tokens if limit is None else limit
+        if body.logprobs:
+            given["logprobs"] = body.top_logprobs or 0
+        return replace(defaults, prompt_logprobs=body.prompt_logprobs, **given)
+    given["logprobs"], given["prompt_logprobs"] = body.logprobs, body.prompt_logprobs
+    if body.echo and body.prompt_logprobs is None:
+        given["prompt_logprobs"] = body.logprobs
+    if body.max_tokens is not None:
+        given["max_tokens"] = body.max_tokens or (1 if body.echo else 0)  # 0: the prompt alone
     return replace(defaults, **given)

@@ -1,4 +1,4 @@
-"""``run_server``: bind, load, compile, serve until told to stop."""
+"""``run_server``: bind the address, load and compile the model, serve until a signal."""
 
 import contextlib
 import logging
@@ -19,19 +19,31 @@ from specjax.engine.progress import bar
 from specjax.engine.service import Service
 from specjax.server.app import create_app
 from specjax.server.deployment import Deployment
-from specjax.server.guard import MOST_BYTES
+from specjax.server.guard import MOST_BYTES, check_keys
 
 logger = logging.getLogger(__name__)
-KILLED = 128  # plus the signal's number: how shells write it
+KILLED = 128  # plus the signal's number: the exit code in shells
 
 
 class Server(uvicorn.Server):
-    """uvicorn, which the first signal stops gently and the second at once."""
+    """uvicorn's server; the first signal finishes running requests, the second stops at once.
+
+    It also stops when the engine's thread has ended by an exception: whoever runs the server then
+    starts another, while a process that answers 503 forever would be left alone.
+    """
+
+    def __init__(self, config: uvicorn.Config, service: Service):
+        super().__init__(config)
+        self.service = service
+
+    async def on_tick(self, counter: int) -> bool:
+        """Return whether to stop, ten times a second."""
+        return await super().on_tick(counter) or self.service.dead
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop listening and finish what runs; the second time end the process as it is.
+        """Stop listening and finish running requests; the second time end the process.
 
-        JAX's threads may be at work: taking the interpreter down under them can crash.
+        It ends by ``os._exit``: finalizing the interpreter under JAX's threads can crash.
         """
         name = signal.Signals(sig).name
         if self.should_exit:
@@ -50,37 +62,59 @@ def run_server(
     uds: Path | None = None,
     names: Sequence[str] = (),
     api_keys: Sequence[str] = (),
+    allowed_hosts: Sequence[str] = (),
     chat_template: Path | None = None,
     max_num_batched_tokens: int | None = None,
     max_queued: int = 1024,
     most_bytes: int = MOST_BYTES,
     shutdown_timeout: int = 60,
+    root_path: str = "",
+    enable_request_id_headers: bool = False,
+    enable_tokenizer_info_endpoint: bool = False,
 ) -> None:
     """Serve a model until a signal comes.
 
-    The address is taken before anything is loaded, and answers once all is compiled.
-    Raises ValueError or OSError for what cannot be served.
+    The address is bound before anything is loaded, and accepts requests once all is compiled.
+
+    Args:
+        allowed_hosts: names that a Host header may have, besides IP addresses and localhost. With
+            an address of this machine only (127.0.0.1) no others are accepted; elsewhere all are,
+            unless some are named here.
+
+    The other arguments are ``create_app``'s.
+
+    Raises:
+        ValueError: an option is wrong, or the address is taken.
+        OSError: a file cannot be read.
     """
-    speak_up()
+    check_keys(api_keys)
+    log_to_stderr()
     source = None if chat_template is None else chat_template.read_text(encoding="utf-8")
     with listen(host, port, uds) as (listener, address):
         llm = LLM(model, **options)
         service = Service(
-            llm, max_waiting=max_queued, max_num_batched_tokens=max_num_batched_tokens
+            llm.core, max_waiting=max_queued, max_num_batched_tokens=max_num_batched_tokens
         )
         with bar("compiling") as shown:
             start = time.monotonic()
             service.warm_up(shown)
         logger.info("compiled everything in %.1f s", time.monotonic() - start)
         served = Deployment(
-            llm=llm,
             service=service,
             names=tuple(names) or (model,),
             max_queued=max_queued,
             chat_template=source,
         )
         config = uvicorn.Config(
-            create_app(served, api_keys=api_keys, most_bytes=most_bytes),
+            create_app(
+                served,
+                api_keys=api_keys,
+                most_bytes=most_bytes,
+                hosts=accepted_hosts(host, uds, allowed_hosts),
+                root_path=root_path,
+                enable_request_id_headers=enable_request_id_headers,
+                enable_tokenizer_info_endpoint=enable_tokenizer_info_endpoint,
+            ),
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=shutdown_timeout,
@@ -88,18 +122,34 @@ def run_server(
             server_header=False,
         )
         logger.info("serving %s at %s", ", ".join(served.names), address)
-        Server(config).run([listener])
+        Server(config, service).run([listener])
+    if service.dead:
+        raise RuntimeError("the engine has stopped by an exception; the log above has it.")
+
+
+def accepted_hosts(host: str, uds: Path | None, allowed: Sequence[str]) -> tuple[str, ...] | None:
+    """Return the names that a Host header may have, as ``Guard`` takes them; None: all."""
+    if allowed:
+        return tuple(name.lower() for name in (*allowed, host))
+    return (host.lower(),) if uds is None and is_loopback(host) else None
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches an address."""
+    return host == "localhost" or host == "::1" or host.startswith("127.")
 
 
 @contextlib.contextmanager
 def listen(host: str, port: int, uds: Path | None) -> Iterator[tuple[socket.socket, str]]:
-    """Take the address; yield it as a socket and in words. Nobody else may use a unix socket."""
+    """Bind the address; yield the socket and its URL. A unix socket is for this user only."""
     if uds is not None:
         with socket.socket(socket.AF_UNIX) as listener:
             bind_privately(listener, uds)
             yield listener, str(uds)
         uds.unlink(missing_ok=True)
         return
+    if not host:
+        raise ValueError("--host is empty: name an address, or 0.0.0.0 for all of them.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -112,7 +162,7 @@ def listen(host: str, port: int, uds: Path | None) -> Iterator[tuple[socket.sock
 
 
 def bind_privately(listener: socket.socket, uds: Path) -> None:
-    """Bind to a file that only this user may use, in place of one that a dead server left."""
+    """Bind to a socket file for this user only; the file of a server that has ended is removed."""
     with socket.socket(socket.AF_UNIX) as probe:
         if probe.connect_ex(str(uds)) == 0:
             raise ValueError(f"another server listens on {uds}")
@@ -127,8 +177,8 @@ def bind_privately(listener: socket.socket, uds: Path) -> None:
         os.umask(before)
 
 
-def speak_up() -> None:
-    """Let our log and uvicorn's reach stderr."""
+def log_to_stderr() -> None:
+    """Write the logs of specjax and uvicorn to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         logging.Formatter("%(levelname)s %(asctime)s %(message)s", "%m-%d %H:%M:%S")

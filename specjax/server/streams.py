@@ -1,9 +1,12 @@
-"""From tickets to the socket: whole answers, or events as they come; whoever leaves is aborted."""
+"""Send request streams to clients: full responses, or server-sent events as tokens come.
+
+A client that disconnects aborts its samples.
+"""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
 
 from pydantic_core import to_json
 from starlette.requests import Request
@@ -11,115 +14,136 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from specjax.engine.service import Delta, Failed
-from specjax.server.answers import Exchange
-from specjax.server.errors import Refusal, error_body
+from specjax.server.errors import APIError, error_body
 from specjax.server.metrics import Meters
+from specjax.server.responses import ResponseBuilder
 
+T = TypeVar("T")
 DONE = b"data: [DONE]\n\n"
 UNBUFFERED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
-async def listen(exchange: Exchange, meters: Meters) -> AsyncIterator[tuple[int, Delta]]:
-    """Yield what the tickets say as they say it, with the choice it belongs to.
+async def merge_streams(
+    builder: ResponseBuilder, meters: Meters
+) -> AsyncIterator[tuple[int, Delta]]:
+    """Yield (index of the choice, delta) from all streams of a request, as they come.
 
-    A ticket's deltas wait in the ticket, where they merge, until the one before is taken: a
-    reader may be as slow as it likes. Raises ``Failed`` if one sample failed.
+    While the reader is busy, a stream merges its deltas, so that a slow reader takes no memory.
+
+    Raises:
+        Failed: a sample failed.
     """
     queue: asyncio.Queue[tuple[int, Delta | Exception]] = asyncio.Queue(1)
 
     async def follow(index: int) -> None:
-        ticket, num_tokens, last = exchange.tickets[index], 0, None
+        stream, num_tokens, last = builder.streams[index], 0, None
         try:
-            async for delta in ticket:
+            async for delta in stream:
                 now, num_tokens = time.perf_counter(), num_tokens + len(delta.token_ids)
                 if last is not None:
                     meters.observe_gap(now - last)
                 last = now
                 if delta.finish_reason is not None:
-                    meters.observe(ticket, num_tokens)
+                    meters.observe(stream, num_tokens)
                 await queue.put((index, delta))
         except Exception as error:
             await queue.put((index, error))
 
-    left = len(exchange.tickets)
+    left = len(builder.streams)
     tasks = [asyncio.create_task(follow(index)) for index in range(left)]
     try:
         while left:
-            index, said = await queue.get()
-            if isinstance(said, Exception):
-                raise said
-            left -= said.finish_reason is not None
-            yield index, said
+            index, item = await queue.get()
+            if isinstance(item, Exception):
+                raise item
+            left -= item.finish_reason is not None
+            yield index, item
     finally:
         for task in tasks:
             task.cancel()
 
 
-async def whole(request: Request, exchange: Exchange, meters: Meters) -> Response:
-    """Answer when all is said; give up as soon as the client leaves."""
+async def full_response(
+    request: Request,
+    builder: ResponseBuilder,
+    meters: Meters,
+    make: Callable[[], dict[str, Any]],
+) -> Response:
+    """Return ``make()`` when all samples have finished; abort them if the client disconnects."""
 
-    async def hear() -> None:
-        async for _ in listen(exchange, meters):
+    async def drain() -> bool:
+        async for _ in merge_streams(builder, meters):
             pass
+        return True
 
-    hearing = asyncio.create_task(hear())
-    leaving = asyncio.create_task(leave(request))
     try:
-        await asyncio.wait((hearing, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if not hearing.done():
-            return Response(status_code=400)  # to nobody
-        hearing.result()
-        return Response(to_json(exchange.answer()), media_type="application/json")
+        if await until_disconnected(request, drain()) is None:
+            return Response(status_code=400)  # the client does not read it
+        return Response(to_json(make()), media_type="application/json")
     except Failed as error:
-        raise Refusal(500, str(error)) from None
+        raise APIError(500, str(error)) from None
     finally:
-        hearing.cancel()
+        abort(builder)
+
+
+async def until_disconnected(request: Request, work: Awaitable[T]) -> T | None:
+    """Return the result of some work; cancel it and return None if the client disconnects."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.create_task(disconnected(request))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        working.cancel()
         leaving.cancel()
-        abort(exchange)
 
 
-async def leave(request: Request) -> None:
-    """Return when the client has left."""
+async def disconnected(request: Request) -> None:
+    """Return when the client has disconnected."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-class Events(StreamingResponse):
-    """Server-sent events, a chunk each; however the response ends, so do its tickets."""
+class EventResponse(StreamingResponse):
+    """Sends server-sent events, one per chunk; aborts the samples however it ends."""
 
-    def __init__(self, exchange: Exchange, meters: Meters):
-        events = speak(exchange, meters)
+    def __init__(self, builder: ResponseBuilder, events: AsyncIterator[bytes]):
         super().__init__(events, media_type="text/event-stream", headers=UNBUFFERED)
-        self.exchange = exchange
+        self.builder = builder
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send everything, or as much as the client takes."""
+        """Send the events until the last one, or until the client disconnects."""
         try:
             await super().__call__(scope, receive, send)
         finally:
-            abort(self.exchange)
+            abort(self.builder)
 
 
-async def speak(exchange: Exchange, meters: Meters) -> AsyncIterator[bytes]:
-    """Yield the events: chunks, the usage if it was asked for, and an end mark."""
+async def stream_events(builder: ResponseBuilder, meters: Meters) -> AsyncIterator[bytes]:
+    """Yield the events of a response: its chunks, the usage if it is wanted, and [DONE]."""
     try:
-        async for index, delta in listen(exchange, meters):
-            yield event(exchange.chunk(index, delta))
-        options = exchange.asked.stream_options
+        async for index, delta in merge_streams(builder, meters):
+            yield event(builder.chunk(index, delta))
+        options = builder.body.stream_options
         if options is not None and options.include_usage:
-            yield event(exchange.last_chunk())
+            yield event(builder.last_chunk())
     except Failed as error:
         yield event(error_body(500, str(error)))
     yield DONE
 
 
 def event(content: dict[str, Any]) -> bytes:
-    """Write one event."""
+    """Return the bytes of one event."""
     return b"data: " + to_json(content) + b"\n\n"
 
 
-def abort(exchange: Exchange) -> None:
-    """Stop what is still running."""
-    for ticket in exchange.tickets:
-        if ticket.times.finished is None:
-            ticket.abort()
+def named_event(content: dict[str, Any]) -> bytes:
+    """Return the bytes of one event that is named after its type."""
+    return f"event: {content['type']}\n".encode() + event(content)
+
+
+def abort(builder: ResponseBuilder) -> None:
+    """Abort the samples that are still running."""
+    for stream in builder.streams:
+        if stream.times.finished is None:
+            stream.abort()

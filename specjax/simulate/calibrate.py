@@ -1,7 +1,7 @@
-"""Fit cost models to a benchmark's table, and say how far to trust them.
+"""Fit cost models to a benchmark's table, with errors on data left out of the fit.
 
-The judge is leave-one-dataset-out: a dataset's rows are predicted by constants fitted to the
-others. Rows of one dataset belong together, so intervals come from resampling datasets.
+Errors are leave-one-dataset-out: a dataset's rows are predicted by constants fitted to the others.
+Rows of one dataset are correlated, so intervals come from resampling datasets.
 """
 
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ def calibrate(
     level: Scalar = 0.95,
     seed: int = 0,
 ) -> Calibration:
-    """Fit one of ``MODELS`` to a table's TPOT or TPS, and bootstrap over its datasets.
+    """Return one of ``MODELS`` fitted to a table's TPOT or TPS, with a bootstrap over datasets.
 
     ``given_alone``: a held-out dataset's row at concurrency 1 is known, as in
     ``theory.lodo_error``. The interval of the error resamples the held-out datasets' errors; that
@@ -79,7 +79,7 @@ def calibrate(
 def fit_costs(
     rows: Sequence[BenchmarkRow] = SUFFIX_BENCHMARK, t_prefill: Scalar = 1e-4
 ) -> tuple[Costs, float]:
-    """Fit the simulator's seconds to a table; return them and the drafted tokens per step d.
+    """Return the simulator's costs fitted to a table, and the drafted tokens per step d.
 
     t0 and t1 are the line through the plain TPOTs against concurrency; d is the calibrated
     model's, and t_tok what a drafted token must cost for the speculative TPOTs:

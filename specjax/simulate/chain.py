@@ -1,8 +1,8 @@
-"""Speculation on toy chains, by the round that ships: thousands of runs in one compiled call.
+"""Speculation on toy Markov chains with the shipped ``step``: many runs in one compiled call.
 
-The target is a first-order Markov chain and the draft model another, as correlated with it as
-wanted; ``decode.step`` drafts, verifies and commits. So what is counted here is what the engine
-does, and it can be compared with exact sums (``exact_tokens_per_step``).
+The target is a first-order Markov chain and the draft model another one of a given correlation;
+``decode.step`` drafts, verifies and commits, as in the engine. The counts can be compared with
+exact sums (``exact_tokens_per_step``).
 """
 
 import functools
@@ -15,15 +15,14 @@ from jaxtyping import Array, Float, Int, Key
 from numpy.random import default_rng
 from scipy.special import softmax
 
-from specjax import decode
+from specjax.core import decode
+from specjax.core.types import RUNNING, Engine, Params, Sampling, State, Text
 from specjax.drafters.draft_model import draft_model
 from specjax.models.toy import markov_target
-from specjax.sampling import Sampling
 from specjax.simulate.noise import noise_key
 from specjax.theory.acceptance import coupled_mass, tv
-from specjax.theory.arrays import Real, Scalar, require
+from specjax.theory.arrays import Real, Scalar, Value, require
 from specjax.theory.mixtures import markov_tokens
-from specjax.types import RUNNING, Engine, Params, State, Text
 from specjax.verify.rejection import rejection
 from specjax.verify.walk import walk
 
@@ -39,7 +38,7 @@ class Pair(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """What the rounds of each run did. Leading axes: as ``chain`` says."""
+    """Counts of each run. Leading axes: see ``chain``."""
 
     num_rounds: int
     num_drafted: Int[Array, "*G"]
@@ -56,10 +55,10 @@ class Counts(NamedTuple):
 def correlated_pair(
     alpha: Real, vocab_size: int = 32, sharpness: Scalar = 2.0, seed: int = 0
 ) -> Pair:
-    """Make a random target, and drafts whose tokens it accepts with chance alpha.
+    """Return a random target, and drafts whose tokens it accepts with probability alpha.
 
-    Rows of the target are softmax(sharpness x normal). A draft mixes p with the law r that has
-    p's ranks reversed: q = (1 - w) p + w r gives sum min(p, q) = 1 - w TV(p, r), so every state
+    Rows of the target are softmax(sharpness x normal). A draft mixes p with the distribution r that
+    has p's ranks reversed: q = (1 - w) p + w r gives sum min(p, q) = 1 - w TV(p, r), so every state
     has exactly this alpha, at temperature 1. ``alpha`` [*A] makes drafts [*A, V, V].
     Raises ValueError for alpha above 1 or below what such a mixture reaches.
     """
@@ -89,7 +88,7 @@ def chain(
     method: str = "probabilistic",
     seed: int = 0,
 ) -> Counts:
-    """Run every (draft, temperature, K, seed) and count: leading axes [*A, T, D, S].
+    """Return the counts of every (draft, temperature, K, seed), leading axes [*A, T, D, S].
 
     One compiled call: vmapped over the drafts; temperatures, K and seeds are rows of one batch,
     as requests are in an engine. All rows run max K nodes, and each its own K through
@@ -122,9 +121,16 @@ def chain(
 
 @functools.partial(jax.jit, static_argnums=(4, 5, 6, 7))
 def run_grid(
-    pair: Pair, key, temperatures, depths, depth: int, num_seeds: int, num_rounds: int, method: str
+    pair: Pair,
+    key: Value,
+    temperatures: Value,
+    depths: Value,
+    depth: int,
+    num_seeds: int,
+    num_rounds: int,
+    method: str,
 ) -> Counts:
-    """Run the whole grid, the one compiled call: drafts by vmap, all else as rows of a batch."""
+    """Return the counts of the grid: one compiled call, vmapped over drafts, the rest as rows."""
     shape = (len(temperatures), len(depths), num_seeds)
     hot = jnp.broadcast_to(temperatures[:, None, None], shape).ravel()
     max_draft = jnp.broadcast_to(depths[None, :, None], shape).ravel()
@@ -149,7 +155,7 @@ def run(
     num_rounds: int,
     method: str,
 ) -> tuple[State, tuple[Array, ...]]:
-    """Run a batch of rows; return its last state and its counts [B]."""
+    """Return the last state and the counts [B] of a batch of rows."""
     vocab_size, rows = params.target.shape[0], keys.shape[0]
     model = markov_target(vocab_size)
     engine = Engine(model, draft_model(model, depth, method), METHODS[method], depth + 1)
@@ -190,14 +196,14 @@ def run(
 def exact_tokens_per_step(
     pair: Pair, temperature: Scalar, num_speculative_tokens: int, method: str = "probabilistic"
 ) -> float:
-    """Expect this many emitted tokens per round in the long run, for one draft [V, V].
+    """Return the expected emitted tokens per round in the long run, for one draft [V, V].
 
     With M[s, x] the chance that x is drafted and accepted after s, and P the target's chain, a
     round that starts in s ends in y with chance sum_{j<K} M^j (P - M) + M^K P; its stationary
-    law is where rounds start, and ``theory.markov_tokens`` does the rest.
+    distribution is where rounds start, and ``theory.markov_tokens`` does the rest.
     M: min(p, q), the coupled choice of both, or p at the draft's most likely token.
     """
-    p, q = (law(logits, temperature) for logits in pair)
+    p, q = (softmax_at(logits, temperature) for logits in pair)
     if method == "greedy":
         accepted = p * (np.arange(len(p)) == q.argmax(axis=-1)[:, None])
     elif method == "coupled":
@@ -215,7 +221,7 @@ def exact_tokens_per_step(
     return float(markov_tokens(np.maximum(start, 0), moves, np.minimum(alphas, 1), depth))
 
 
-def law(logits, temperature: Scalar):
+def softmax_at(logits: Real, temperature: Scalar) -> Value:
     """Return softmax(logits / T) in float64; one-hot at temperature 0."""
     logits = np.asarray(logits, np.float64)
     if temperature == 0:

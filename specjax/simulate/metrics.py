@@ -1,4 +1,4 @@
-"""Numbers of a simulated run, as the benchmark tools define them."""
+"""Metrics of a simulated run, with the benchmark tools' definitions."""
 
 from typing import NamedTuple
 
@@ -7,11 +7,11 @@ import numpy as np
 
 from specjax.simulate.serving import Served
 from specjax.simulate.workload import Workload
-from specjax.theory.arrays import Value
+from specjax.theory.arrays import Real, Value
 
 
 class Metrics(NamedTuple):
-    """One number per run; leading axes as the run's."""
+    """The metrics of a run, or of a batch of runs with the same leading axes."""
 
     tpot_request_mean_s: (
         Value  # mean over requests of (last - first) / (tokens - 1): AISBench, vLLM
@@ -30,7 +30,7 @@ class Metrics(NamedTuple):
 
 
 def measure(served: Served, workload: Workload) -> Metrics:
-    """Derive the metrics of a run or of a batch of runs."""
+    """Return the metrics of a run or of a batch of runs."""
     run = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), served)
     outputs = np.broadcast_to(np.asarray(workload.outputs, float), run.last.shape)
     decoding, after = run.last - run.first, outputs - 1
@@ -54,6 +54,6 @@ def measure(served: Served, workload: Workload) -> Metrics:
     )
 
 
-def share(part, whole):
-    """Divide, NaN by zero."""
+def share(part: Real, whole: Real) -> Value:
+    """Return a / b; NaN where b is 0."""
     return np.where(whole > 0, part / np.where(whole > 0, whole, 1.0), np.nan)[()]

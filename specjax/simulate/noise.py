@@ -11,33 +11,34 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from specjax.generators import generator
+from specjax.core.prng import generator
+from specjax.theory.arrays import Value
 
 GOLDEN, SPREAD = 0x9E3779B9, 0x9E3779B1
 FIRST, SECOND = 0x21F0AAAD, 0x735A2D97
 
 
-def mix(x):
-    """Avalanche a word: flipping one bit of it flips each bit of the result half of the time."""
+def mix(x: Value) -> Value:
+    """Return a hashed word: flipping one input bit flips each output bit half of the time."""
     x = (x ^ (x >> 16)) * jnp.uint32(FIRST)
     x = (x ^ (x >> 15)) * jnp.uint32(SECOND)
     return x ^ (x >> 15)
 
 
-def seed(value):
-    """Make a key's words from a seed."""
+def seed(value: Value) -> Value:
+    """Return the words of a seed's key."""
     word = jnp.asarray(value).astype(jnp.uint32)
     return jnp.stack([mix(word), mix(word ^ jnp.uint32(GOLDEN))])
 
 
-def fold_in(words, data):
-    """Derive the key of an address."""
+def fold_in(words: Value, data: Value) -> Value:
+    """Return the key of an address."""
     first = mix(words[0] ^ mix(jnp.asarray(data).astype(jnp.uint32) + jnp.uint32(GOLDEN)))
     return jnp.stack([first, mix(words[1] + first)])
 
 
-def hash_index(words, index):
-    """Hash the index of each wanted word with the key."""
+def hash_index(words: Value, index: Value) -> Value:
+    """Return random words: each word's index hashed with the key."""
     return mix(mix(index * jnp.uint32(SPREAD) + words[0]) ^ words[1])
 
 
@@ -45,5 +46,5 @@ GENERATOR = generator("mix32", seed, fold_in, hash_index)
 
 
 def noise_key(value: int | Array) -> Key[Array, ""]:
-    """Make a key of this generator from a seed."""
+    """Return this generator's key of a seed."""
     return jax.random.key(value, impl=GENERATOR)

@@ -42,7 +42,7 @@ def replay(
     output_cv: Scalar = 0.5,
     seed: int = 0,
 ) -> list[Replayed]:
-    """Serve each row's closed loop, without and with drafts, on costs fitted to the table.
+    """Return the simulator's runs of each row's closed loop, plain and speculative.
 
     A step drafts all K = 3 tokens or, where nothing matches, none; as many on average as
     ``drafted``. alpha is solved from the row's acceptance ratio. Both runs share their requests

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 from specjax.simulate.noise import noise_key
 from specjax.simulate.policy import Policy
 from specjax.simulate.workload import Workload
-from specjax.theory.arrays import Scalar, require
+from specjax.theory.arrays import Scalar, Value, require
 
 
 class Costs(NamedTuple):
@@ -39,7 +39,7 @@ class Costs(NamedTuple):
 
 
 class Served(NamedTuple):
-    """What happened: NumPy arrays. Per request [N] in s; a round is a request's decode step."""
+    """Times and counts of each request [N], NumPy arrays in s; a round is one decode step."""
 
     issued: Float[Any, "N"]  # when the client sent it
     admitted: Float[Any, "N"]
@@ -68,7 +68,7 @@ def serving(
     seed: int = 0,
     kv_budget: Scalar = np.inf,
 ) -> Served:
-    """Serve a workload to its end with at most ``num_slots`` requests running; one compiled call.
+    """Return the run of a workload with at most ``num_slots`` running requests; one compiled call.
 
     Requests are admitted in order as soon as a slot, a client (``workload.clients``) and
     ``kv_budget`` tokens of cache (prompt and output reserved) are free; a request that alone
@@ -100,8 +100,10 @@ RANKS = (Workload(1, 1, 1, 1, 0, 0), Costs(*([0] * 9)), Policy(1, 1))
 
 
 @functools.partial(jax.jit, static_argnums=5)
-def run_all(workload, costs, policy, keys, kv_budget, num_slots: int) -> Served:
-    """Vmap ``serve`` over the parameters and seeds there are."""
+def run_all(
+    workload: Workload, costs: Costs, policy: Policy, keys: Value, kv_budget: Value, num_slots: int
+) -> Served:
+    """Return ``serve`` vmapped over the parameters and seeds that have leading axes."""
     given = (workload, costs, policy)
     axes = jax.tree.map(lambda leaf, rank: 0 if leaf.ndim > rank else None, given, RANKS)
 
@@ -123,9 +125,9 @@ class Slots(NamedTuple):
 
 
 def serve(
-    workload: Workload, costs: Costs, policy: Policy, key, kv_budget, num_slots: int
+    workload: Workload, costs: Costs, policy: Policy, key: Value, kv_budget: Value, num_slots: int
 ) -> Served:
-    """Simulate one run. Pure, in the precision of its arguments."""
+    """Return one simulated run, in the precision of the arguments."""
     num_requests = workload.outputs.shape[0]
     depth = policy.len_pmf.shape[0] - 1
     reserved = workload.prompts + workload.outputs
@@ -133,7 +135,7 @@ def serve(
     real = jnp.result_type(float)
 
     def admit(slots: Slots, now, waiting) -> tuple[Slots, Bool[Array, "S"]]:
-        """Give idle slots the next requests, in order, as far as clients and cache go."""
+        """Admit waiting requests to idle slots, in order, as clients and cache capacity allow."""
         idle = slots.request == num_requests
         free = idle & (jnp.cumsum(idle) <= workload.clients - (~idle).sum())
         request = jnp.minimum(waiting + jnp.cumsum(free) - 1, num_requests)
@@ -148,7 +150,7 @@ def serve(
         ), there
 
     def draft(slots: Slots, decoding, deepest):
-        """Draw each request's draft length and how much of it is accepted."""
+        """Return each request's random draft length and its accepted part."""
 
         def noise(request, emitted):
             own = jax.random.fold_in(jax.random.fold_in(key, request), emitted)
@@ -234,12 +236,14 @@ def serve(
     return jax.lax.while_loop(going, step, start)[3]
 
 
-def take(values, request: Int[Array, "S"]) -> Array:
-    """Look up what belongs to each slot's request; the last one's for an idle slot."""
+def take(values: Value, request: Int[Array, "S"]) -> Array:
+    """Return the values of each slot's request; the last request's for an idle slot."""
     return values[jnp.minimum(request, values.shape[0] - 1)]
 
 
-def seconds(costs: Costs, batch, drafted, deepest, context, read):
+def seconds(
+    costs: Costs, batch: Value, drafted: Value, deepest: Value, context: Value, read: Value
+) -> Value:
     """Return the time of a step, see ``Costs``."""
     memory = costs.t0 + costs.t1 * batch + costs.t_kv * context + costs.t_tok * drafted
     compute = costs.t_flop * (batch + drafted + read)

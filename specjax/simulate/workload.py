@@ -1,4 +1,4 @@
-"""What a server is asked: requests with prompts, answers, acceptance and arrival times."""
+"""Workloads: requests with prompt and output lengths, acceptance and arrival times."""
 
 from typing import Any, NamedTuple
 
@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.random import Generator, default_rng
 
-from specjax.theory.arrays import Scalar, require
+from specjax.theory.arrays import Scalar, Value, require
 
 
 class Workload(NamedTuple):
@@ -31,7 +31,7 @@ def closed_loop(
     alpha_concentration: Scalar = np.inf,
     seed: int = 0,
 ) -> Workload:
-    """Let ``clients`` send ``num_requests`` requests one after the other, as benchmarks do.
+    """Return a closed loop: ``clients`` that each send one request after the other.
 
     Output lengths have mean ``mean_output`` tokens and coefficient of variation ``output_cv``
     (gamma, rounded, at least 1); a request's alpha is drawn from Beta(m C, (1 - m) C) with mean
@@ -65,7 +65,7 @@ def open_loop(
     alpha_concentration: Scalar = np.inf,
     seed: int = 0,
 ) -> Workload:
-    """Let requests arrive by themselves, ``rps`` per second, as users do (a Poisson process).
+    """Return an open loop: requests that arrive as a Poisson process, ``rps`` per second.
 
     At most ``num_slots`` run, the others wait in line. Raises as ``closed_loop`` does, or for
     rps not positive.
@@ -87,9 +87,17 @@ def open_loop(
 
 
 def make(
-    arrivals, clients, closed, mean_input, mean_output, alpha, output_cv, concentration, seed
+    arrivals: Value,
+    clients: Value,
+    closed: bool,
+    mean_input: Value,
+    mean_output: Value,
+    alpha: Value,
+    output_cv: Value,
+    concentration: Value,
+    seed: int,
 ) -> Workload:
-    """Draw the requests of a workload."""
+    """Return the random requests of a workload."""
     size, rng = len(arrivals), default_rng([seed, 0])
     require("num_requests", size, 1)
     require("mean_input", mean_input, 0)
@@ -108,7 +116,7 @@ def make(
 
 
 def lengths(rng: Generator, size: int, mean: Scalar, cv: Scalar):
-    """Draw output lengths [size]."""
+    """Return random output lengths [size]."""
     if cv == 0:
         return np.full(size, round(mean))
     drawn = rng.gamma(1.0 / cv**2, mean * cv**2, size)
@@ -116,7 +124,7 @@ def lengths(rng: Generator, size: int, mean: Scalar, cv: Scalar):
 
 
 def rates(rng: Generator, size: int, mean: Scalar, concentration: Scalar):
-    """Draw the requests' alphas [size]."""
+    """Return the requests' random alphas [size]."""
     if not np.isfinite(concentration) or mean in (0, 1):
         return np.full(size, float(mean))
     return rng.beta(mean * concentration, (1 - mean) * concentration, size)

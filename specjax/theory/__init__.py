@@ -1,9 +1,10 @@
 """The mathematics of speculative decoding: pure functions, float64, arrays broadcast.
 
-Leviathan's letters: p is the target's law, q the draft's, alpha the chance that a draft token is
-accepted, K how many are drafted, c what a draft step costs in target steps. "Tokens" count the
-target's own token of each step, "accepted" does not. Numbers come back as NumPy float64; give a
-JAX array, and jit, vmap and grad go through (see ``arrays``).
+Leviathan's letters: p is the target's distribution, q the draft's, alpha the chance that a draft
+token is accepted, K how many are drafted, c the cost of a draft step in plain target
+steps. "Per step" is per round: K draft steps and one verification. "Tokens" count the target's own
+token of each step, "accepted" does not. Results are NumPy float64; with a JAX array as an argument,
+jit, vmap and grad go through (see ``arrays``).
 """
 
 from specjax.theory.acceptance import (
@@ -17,7 +18,7 @@ from specjax.theory.acceptance import (
 from specjax.theory.block import block_verification_tokens, token_verification_tokens
 from specjax.theory.claims import Claim, check_claim
 from specjax.theory.goodness import (
-    LawTest,
+    GoodnessOfFit,
     distribution_test,
     null_expected_tv,
     samples_for_chi2,
@@ -44,6 +45,7 @@ from specjax.theory.mixtures import (
     markov_tokens,
     mixture_tokens,
 )
+from specjax.theory.model_cost import model_cost
 from specjax.theory.moe import (
     moe_active_experts,
     moe_full_activation_tokens,
@@ -65,6 +67,7 @@ from specjax.theory.queueing import (
 from specjax.theory.roofline import (
     ASCEND_910B,
     H200,
+    HARDWARE,
     QWEN3_0_6B,
     QWEN3_32B,
     Hardware,
@@ -110,13 +113,14 @@ from specjax.theory.walltime import (
 __all__ = [
     "ASCEND_910B",
     "H200",
+    "HARDWARE",
     "QWEN3_0_6B",
     "QWEN3_32B",
     "Choice",
     "Claim",
+    "GoodnessOfFit",
     "Hardware",
     "Interval",
-    "LawTest",
     "LodoError",
     "MemoryImpact",
     "ModelCost",
@@ -158,6 +162,7 @@ __all__ = [
     "mg1_fcfs",
     "mg1_ps",
     "mixture_tokens",
+    "model_cost",
     "moe_active_experts",
     "moe_full_activation_tokens",
     "moe_tokens_per_expert",

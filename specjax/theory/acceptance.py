@@ -1,11 +1,22 @@
-"""The chance that a draft token is accepted, from the target's law p and the draft's law q.
+"""The chance that a draft token is accepted, from the distributions of target and draft.
 
-Leviathan's letters: p target, q draft, both [..., V] and warped alike. Results [...] in [0, 1].
+Leviathan's letters: p of the target, q of the draft, both [..., V] and warped alike. Results [...]
+in [0, 1].
 """
+
+from types import ModuleType
 
 import numpy as np
 
-from specjax.theory.arrays import Real, Scalar, Value, arrays, library_of, require, require_laws
+from specjax.theory.arrays import (
+    Real,
+    Scalar,
+    Value,
+    arrays,
+    library_of,
+    require,
+    require_distributions,
+)
 
 RULES = ("speculative", "match", "lenient", "one-hot", "coupled")
 
@@ -21,13 +32,16 @@ def acceptance_prob(p: Real, q: Real, rule: str = "speculative", lenience: Scala
     - "coupled": sum_x 1 / sum_y max(p_y / p_x, q_y / q_x), both choose with the same Gumbel noise
       (Daliri, Musco & Suresh 2025). Lossless.
 
-    Differentiable (one-hot: in p). Raises ValueError for rows that are no laws, an unknown rule
-    or a lenience outside (0, 1].
+    Differentiable (one-hot: in p). Raises ValueError for rows that are no distributions, an unknown
+    rule or a lenience outside (0, 1].
+
+    >>> round(float(acceptance_prob([0.6, 0.4], [0.2, 0.8])), 3)
+    0.6
     """
     if rule not in RULES:
         raise ValueError(f"rule must be one of {', '.join(RULES)}, got {rule!r}")
     require("lenience", lenience, np.finfo(float).tiny, 1.0)
-    require_laws(p=p, q=q)
+    require_distributions(p=p, q=q)
     xp, p, q = arrays(p, q)
     if rule == "match":
         return (p * q).sum(axis=-1)
@@ -38,7 +52,7 @@ def acceptance_prob(p: Real, q: Real, rule: str = "speculative", lenience: Scala
     return xp.minimum(p / lenience if rule == "lenient" else p, q).sum(axis=-1)
 
 
-def coupled_mass(xp, p, q):
+def coupled_mass(xp: ModuleType, p: Value, q: Value) -> Value:
     """Return the chance [..., V] that x = argmax(ln p + g) = argmax(ln q + g), g Gumbel noise.
 
     A race of exponential clocks e: x wins both iff e_y > e_x max(p_y / p_x, q_y / q_x) for all
@@ -54,20 +68,27 @@ def coupled_mass(xp, p, q):
 def tv(p: Real, q: Real) -> Value:
     """Return the total variation distance sum |p - q| / 2 [...], 1 - alpha of rejection sampling.
 
-    Leviathan et al. 2023, Def. 3.2 and Cor. 3.6. Raises ValueError for rows that are no laws.
+    Leviathan et al. 2023, Def. 3.2 and Cor. 3.6. Raises ValueError for rows that are no
+    distributions.
+
+    >>> round(float(tv([0.6, 0.4], [0.2, 0.8])), 3)
+    0.4
     """
-    require_laws(p=p, q=q)
+    require_distributions(p=p, q=q)
     xp, p, q = arrays(p, q)
     return xp.abs(p - q).sum(axis=-1) / 2.0
 
 
 def residual(p: Real, q: Real) -> Value:
-    """Return norm(max(p - q, 0)) [..., V], the law of the token recovered after a rejection.
+    """Return norm(max(p - q, 0)) [..., V], which recovered tokens are drawn from.
 
     Leviathan et al. 2023, sec. 2.3. Where p = q nothing is rejected, and p stands for it.
-    Raises ValueError for rows that are no laws.
+    Raises ValueError for rows that are no distributions.
+
+    >>> residual([0.6, 0.4], [0.2, 0.8]).tolist()
+    [1.0, 0.0]
     """
-    require_laws(p=p, q=q)
+    require_distributions(p=p, q=q)
     xp, p, q = arrays(p, q)
     left = xp.maximum(p - q, 0.0)
     mass = left.sum(axis=-1, keepdims=True)
@@ -75,10 +96,13 @@ def residual(p: Real, q: Real) -> Value:
 
 
 def greedy_draft_alpha(p: Real, q: Real) -> Value:
-    """Return p[argmax q] [...]: the acceptance of a draft that proposes its most likely token.
+    """Return ``p[argmax q]``, the acceptance of a draft that proposes its most likely token.
 
     A one-hot q makes sum min(p, q) of Leviathan et al. 2023, Thm 3.5, this; it beats sampling
-    from q where p[argmax q] > sum min(p, q). Raises ValueError for rows that are no laws.
+    from q where p[argmax q] > sum min(p, q). Raises ValueError for rows that are no distributions.
+
+    >>> float(greedy_draft_alpha([0.6, 0.4], [0.2, 0.8]))
+    0.4
     """
     return acceptance_prob(p, q, "one-hot")
 
@@ -87,7 +111,10 @@ def coupled_bound(p: Real, q: Real) -> Value:
     """Return (1 - TV) / (1 + TV) [...], below which a coupled draft's acceptance never falls.
 
     Daliri, Musco & Suresh 2025, "Coupling without communication and drafter-invariant
-    speculative decoding". Raises ValueError for rows that are no laws.
+    speculative decoding". Raises ValueError for rows that are no distributions.
+
+    >>> round(float(coupled_bound([0.6, 0.4], [0.2, 0.8])), 3)
+    0.429
     """
     distance = tv(p, q)
     return (1.0 - distance) / (1.0 + distance)
@@ -101,7 +128,7 @@ def alpha_vs_temperature(
     top_k: Scalar | None = None,
     truncate: str = "both",
 ) -> Value:
-    """Return alpha(T) = sum min(p_T, q_T) [T, ...], laws warped by temperature and truncation.
+    """Return alpha(T) = sum min(p_T, q_T) [T, ...], both warped by temperature and truncation.
 
     ``lp``, ``lq`` [..., V] are logits of target and draft, ``temperatures`` [T]; T = 0 is one-hot.
     Leviathan et al. 2023, sec. 2.2: warp both and compare. ``truncate="target"`` leaves top-k and
@@ -122,8 +149,14 @@ def alpha_vs_temperature(
     return xp.minimum(p, q).sum(axis=-1)
 
 
-def warp(xp, logits, temperature, top_p: Scalar = 1.0, top_k: Scalar | None = None):
-    """Turn logits [..., V] into probabilities: temperature, then top-k, then top-p of the rest.
+def warp(
+    xp: ModuleType,
+    logits: Value,
+    temperature: Value,
+    top_p: Scalar = 1.0,
+    top_k: Scalar | None = None,
+) -> Value:
+    """Return probabilities of logits [..., V]: temperature, then top-k, then top-p of the rest.
 
     Ties at a threshold all stay, as in ``sampling.truncate``; temperature 0 is one-hot.
     """
@@ -143,7 +176,7 @@ def warp(xp, logits, temperature, top_p: Scalar = 1.0, top_k: Scalar | None = No
     return xp.where(hot, weights / weights.sum(axis=-1, keepdims=True), is_best(xp, logits))
 
 
-def is_best(xp, weights):
-    """Mark the first of the greatest weights of each row [..., V] with 1, the others with 0."""
+def is_best(xp: ModuleType, weights: Value) -> Value:
+    """Return one-hot rows [..., V]: 1 at the first of the greatest weights."""
     index = xp.arange(weights.shape[-1]).reshape((1,) * (weights.ndim - 1) + (-1,))
     return xp.where(index == weights.argmax(axis=-1)[..., None], 1.0, 0.0)

@@ -23,7 +23,7 @@ else:
     Real = ArrayLike | Sequence  # a number, a list of numbers or an array
 Value = Any  # a NumPy float64 or JAX array of the broadcast shape; a scalar for scalars
 
-LAW_TOLERANCE = 1e-5  # rows of float32 laws sum to 1 within this
+SUM_TOLERANCE = 1e-5  # rows of float32 probabilities sum to 1 within this
 
 
 def arrays(*values: Real) -> tuple[Any, ...]:
@@ -54,6 +54,16 @@ def require(name: str, values: Real, low: Scalar = -np.inf, high: Scalar = np.in
         raise ValueError(f"{name} must be {bounds}, got {seen[bad].flat[0]:g}")
 
 
+def require_numpy(**named: Any) -> None:
+    """Raise TypeError, with the remedy, if a value is traced by jit, grad or vmap."""
+    for name, value in named.items():
+        if isinstance(value, Tracer):
+            raise TypeError(
+                f"{name} is traced by JAX, and this function computes in NumPy: call it outside "
+                "jit, grad and vmap."
+            )
+
+
 def require_probs(**named: Real) -> None:
     """Raise ValueError unless every value is a probability."""
     for name, values in named.items():
@@ -66,13 +76,13 @@ def require_costs(**named: Real) -> None:
         require(name, values, 0.0)
 
 
-def require_laws(**named: Real) -> None:
-    """Raise ValueError unless every row [..., V] is a law: probabilities that sum to 1."""
+def require_distributions(**named: Real) -> None:
+    """Raise ValueError unless every row [..., V] is a distribution: probabilities that sum to 1."""
     for name, values in named.items():
         if isinstance(values, Tracer):
             continue
-        require(name, values, 0.0, 1.0 + LAW_TOLERANCE)
+        require(name, values, 0.0, 1.0 + SUM_TOLERANCE)
         sums = np.asarray(values, np.float64).sum(axis=-1)
-        bad = np.abs(sums - 1.0) > LAW_TOLERANCE
+        bad = np.abs(sums - 1.0) > SUM_TOLERANCE
         if bad.any():
             raise ValueError(f"rows of {name} must sum to 1, got {np.ravel(sums[bad])[0]:g}")

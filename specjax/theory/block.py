@@ -1,4 +1,4 @@
-"""Block verification: judge the draft as a whole, and accept more of it.
+"""Block verification: accept by the probability of whole prefixes, never fewer tokens.
 
 Sun, Mendlovic, Leviathan et al. 2024, "Block Verification Accelerates Speculative Decoding".
 """
@@ -7,18 +7,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from specjax.theory.arrays import Real, Value, require_laws
+from specjax.theory.arrays import Real, Value, require_distributions
 
 
 def block_verification_tokens(p_tree: Sequence[Real], q_tree: Sequence[Real]) -> Value:
-    """Expect this many tokens per step (bonus included) under block verification, by enumeration.
+    """Return the expected tokens per step (bonus included) of block verification, by enumeration.
 
-    ``p_tree[i]``, ``q_tree[i]`` [V, ..., V] (i + 1 axes) are the laws of token i + 1 given the i
-    before it, i < K. Along a draft, r_i = min(r_{i-1} p / q, 1) with r_0 = 1;
-    S_i = sum max(r_i p - q, 0) over the next token; h_i = S_i / (S_i + 1 - r_i), h_K = r_K. The
-    longest prefix whose independent coin h_i comes up is accepted. Never fewer than the token
-    rule, ``token_verification_tokens``. Cost V^K; NumPy only.
-    Raises ValueError for rows that are no laws or trees of different shapes.
+    ``p_tree[i]``, ``q_tree[i]`` [V, ..., V] (i + 1 axes) are the distributions of token i + 1 given
+    the i before it, i < K. Along a draft, r_i = min(r_{i-1} p / q, 1) with r_0 = 1; S_i = sum
+    max(r_i p - q, 0) over the next token; h_i = S_i / (S_i + 1 - r_i), h_K = r_K. The longest
+    prefix whose independent coin h_i comes up is accepted. Never fewer than the token rule,
+    ``token_verification_tokens``. Cost V^K; NumPy only.
+    Raises ValueError for rows that are no distributions or trees of different shapes.
     """
     p_tree, q_tree = check(p_tree, q_tree)
     reach, kept, heads = np.ones(()), np.ones(()), []
@@ -36,7 +36,7 @@ def block_verification_tokens(p_tree: Sequence[Real], q_tree: Sequence[Real]) ->
 
 
 def token_verification_tokens(p_tree: Sequence[Real], q_tree: Sequence[Real]) -> Value:
-    """Expect this many tokens per step (bonus included) of token-by-token rejection sampling.
+    """Return the expected tokens per step (bonus included) of token-wise rejection sampling.
 
     1 + sum over drafts and i of prod_{j<=i} min(p, q); Leviathan et al. 2023. Arguments, cost
     and errors are ``block_verification_tokens``'s.
@@ -49,19 +49,19 @@ def token_verification_tokens(p_tree: Sequence[Real], q_tree: Sequence[Real]) ->
     return tokens
 
 
-def ratio(p, q):
+def ratio(p: Value, q: Value) -> Value:
     """Return p / q, and 0 for a token that is never drafted."""
     return np.where(q > 0, p / np.where(q > 0, q, 1.0), 0.0)
 
 
-def coin(excess, kept):
+def coin(excess: Value, kept: Value) -> Value:
     """Return h = S / (S + 1 - r); 1 where nothing is left to gain (S = 0, r = 1)."""
     weight = excess + 1.0 - kept
     return np.where(weight > 0, excess / np.where(weight > 0, weight, 1.0), 1.0)
 
 
 def check(p_tree: Sequence[Real], q_tree: Sequence[Real]):
-    """Validate two trees of laws and return them as float64 arrays."""
+    """Validate two trees of distributions and return them as float64 arrays."""
     pairs = [
         (np.asarray(p, float), np.asarray(q, float)) for p, q in zip(p_tree, q_tree, strict=False)
     ]
@@ -71,5 +71,5 @@ def check(p_tree: Sequence[Real], q_tree: Sequence[Real]):
     if len(p_tree) < len(q_tree) or shapes != wanted:
         raise ValueError(f"level i needs shape (V,) * (i + 1) in both trees, got {shapes}")
     for p, q in pairs:
-        require_laws(p_tree=p, q_tree=q)
+        require_distributions(p_tree=p, q_tree=q)
     return [p for p, _ in pairs], [q for _, q in pairs]

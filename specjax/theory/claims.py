@@ -1,4 +1,4 @@
-"""Audit a claimed number: which formula gives it, whether that is the right one, and if not, why.
+"""Identify the formula behind a claimed speedup or length, and its mistake if there is one.
 
 Numbers about speculative decoding travel without their formulas. Given alpha, K and c there are
 few right ones, and the wrong ones are wrong in few ways.
@@ -19,16 +19,16 @@ from specjax.theory.walltime import (
 
 
 class Formula(NamedTuple):
-    """A number somebody may print for (alpha, K, c)."""
+    """A formula of (alpha, K, c) whose value is found in print."""
 
     name: str
     expression: str
     value: Callable[[Scalar, Scalar, Scalar], Scalar]
-    slip: str | None = None  # where it errs; None: it is right for what its name says
+    slip: str | None = None  # its mistake; None: right for what it is named after
 
 
 class Claim(NamedTuple):
-    """What ``check_claim`` found."""
+    """The result of ``check_claim``."""
 
     claimed: float
     right: bool  # a right formula gives this number
@@ -44,7 +44,7 @@ class Claim(NamedTuple):
 
 
 def limit(alpha: Scalar, K: Scalar, c: Scalar) -> float:
-    """Compute alpha / (1 - alpha), infinite at 1."""
+    """Return alpha / (1 - alpha), infinite at 1."""
     return alpha / (1.0 - alpha) if alpha < 1 else float("inf")
 
 
@@ -111,24 +111,49 @@ RATIOS = (
 )
 
 
+KINDS = {  # what a number may be claimed to be, and the right formulas for it
+    "speedup": ("speedup", "speedup at the best K", "guaranteed speedup", "oracle speedup"),
+    "tokens": ("tokens per step",),
+    "accepted": ("accepted per step",),
+}
+
+
+def of_kind(one: Formula, kind: str | None) -> Formula:
+    """Return a formula, with a mistake if it is right for another kind of number."""
+    if kind is None or one.slip is not None or one.name in KINDS[kind]:
+        return one
+    return one._replace(slip=f"it is {one.name}, claimed as {kind}")
+
+
 def check_claim(
-    alpha: Scalar, K: Scalar, c: Scalar, claimed: Scalar, tolerance: Scalar | None = None
+    alpha: Scalar,
+    K: Scalar,
+    c: Scalar,
+    claimed: Scalar,
+    tolerance: Scalar | None = None,
+    *,
+    kind: str | None = None,
 ) -> Claim:
-    """Say which formula produces a claimed number of (alpha, K, c), and where it errs.
+    """Return which formula gives a claimed number at (alpha, K, c), and its mistake.
 
     A formula produces the number if it rounds to it: ``tolerance`` defaults to half a unit of the
-    last digit that ``claimed`` shows (2.1: 0.05). Right formulas win over wrong ones, and the
-    nearest among the right; the wrong ones are in order of likelihood. c is a draft step over a
-    target step, and verification is taken to cost one target step.
-    Raises ValueError for alpha outside [0, 1], K < 1, c < 0 or a negative claim.
+    last digit that ``claimed`` shows, and at most 2.5% of it (2.1 and 2: 0.05). Right formulas win
+    over wrong ones, and the nearest among the right; the wrong ones are in order of likelihood.
+    c is a draft step over a target step, and verification is taken to cost one target step.
+    ``kind``: what the number is claimed to be ("speedup", "tokens", "accepted"); a formula of
+    another kind is then a mistake.
+    Raises ValueError for alpha outside [0, 1], K < 1, c < 0, a negative claim or another kind.
     """
+    if kind is not None and kind not in KINDS:
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
     require("K", K, 1)
     require("claimed", claimed, 0)
     right_speedup = float(speedup(alpha, K, c))  # validates alpha and c
     if tolerance is None:
-        tolerance = 0.5 * 10.0 ** -len(f"{claimed}".partition(".")[2])
+        half_unit = 0.5 * 10.0 ** -len(f"{claimed}".partition(".")[2])
+        tolerance = min(half_unit, 0.025 * claimed)
     found = [
-        (abs(value - claimed), float(value), one)
+        (abs(value - claimed), float(value), of_kind(one, kind))
         for one in (*COUNTS[:2], *RATIOS, *COUNTS[2:])
         if abs((value := one.value(alpha, K, c)) - claimed) <= tolerance * (1 + 1e-9)
     ]

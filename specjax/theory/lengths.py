@@ -1,4 +1,4 @@
-"""How many tokens a step brings when each draft token is accepted with chance alpha.
+"""Tokens per step when each draft token is accepted with probability alpha.
 
 Leviathan, Kalman & Matias 2023, "Fast Inference from Transformers via Speculative Decoding".
 K tokens are drafted, a prefix of them is accepted, and the target adds one of its own: the
@@ -7,6 +7,7 @@ length of a step is geometric, capped at K + 1. "Tokens" counts the target's own
 """
 
 from collections.abc import Callable
+from types import ModuleType
 
 import numpy as np
 from scipy.signal import lfilter
@@ -18,17 +19,21 @@ from specjax.theory.arrays import (
     arrays,
     library_of,
     require,
-    require_laws,
+    require_distributions,
+    require_numpy,
     require_probs,
 )
 
 
 def tokens_per_step(alpha: Real, K: Real) -> Value:
-    """Expect G = sum_{i=0..K} alpha^i = (1 - alpha^(K+1)) / (1 - alpha) tokens per step.
+    """Return G = sum_{i=0..K} alpha^i = (1 - alpha^(K+1)) / (1 - alpha), the tokens per step.
 
     Leviathan et al. 2023, Eq. 1. Also called tau, block efficiency, and vLLM's mean
     acceptance length. K >= 0, real values allowed; shapes broadcast; differentiable in both.
     Raises ValueError for alpha outside [0, 1] or K < 0.
+
+    >>> round(float(tokens_per_step(alpha=0.8, K=4)), 4)
+    3.3616
     """
     require_probs(alpha=alpha)
     require("K", K, 0)
@@ -37,7 +42,7 @@ def tokens_per_step(alpha: Real, K: Real) -> Value:
 
 
 def accepted_per_step(alpha: Real, K: Real) -> Value:
-    """Expect sum_{i=1..K} alpha^i = G - 1 accepted draft tokens per step (no bonus token).
+    """Return the expected accepted draft tokens per step, sum_{i=1..K} alpha^i = G - 1.
 
     Leviathan et al. 2023, Eq. 1, less one. Tends to alpha / (1 - alpha) as K grows, which is
     too large by the factor 1 / (1 - alpha^K). Raises as ``tokens_per_step`` does.
@@ -48,8 +53,8 @@ def accepted_per_step(alpha: Real, K: Real) -> Value:
     return alpha * geometric_sum(xp, alpha, K)
 
 
-def geometric_sum(xp, alpha, n):
-    """Sum alpha^i for i < n without cancellation, exactly n at alpha = 1 and smooth there.
+def geometric_sum(xp: ModuleType, alpha: Value, n: Value) -> Value:
+    """Return the sum of alpha^i for i < n without cancellation: n at alpha = 1, and smooth there.
 
     Up to 1/2 the closed form is accurate. Above, with L = ln alpha, it is
     n * phi(n L) / phi(L) where phi(x) = (e^x - 1) / x; nothing there is 0 / 0 but phi(0) = 1.
@@ -61,8 +66,8 @@ def geometric_sum(xp, alpha, n):
     return xp.where(small, closed, n * phi(xp, n * log) / phi(xp, log))[()]
 
 
-def phi(xp, x):
-    """Compute (e^x - 1) / x; by its series near 0, where it is 1."""
+def phi(xp: ModuleType, x: Value) -> Value:
+    """Return (e^x - 1) / x, by its series near 0, where it is 1."""
     near = xp.abs(x) < 1e-3
     away, close = xp.where(near, 1.0, x), xp.where(near, x, 0.0)
     series = 1.0 + close / 2 * (1.0 + close / 3 * (1.0 + close / 4 * (1.0 + close / 5)))
@@ -74,6 +79,9 @@ def step_length_pmf(alpha: Real, K: Scalar) -> Value:
 
     Leviathan et al. 2023, sec. 3.1: the last entry is alpha^K. Its mean is ``tokens_per_step``.
     Raises ValueError for alpha outside [0, 1] or K < 0.
+
+    >>> step_length_pmf(alpha=0.5, K=2).tolist()
+    [0.5, 0.25, 0.25]
     """
     require_probs(alpha=alpha)
     require("K", K, 0)
@@ -96,7 +104,7 @@ def step_length_var(alpha: Real, K: Real) -> Value:
 
 
 def draft_acceptance_ratio(alpha: Real, K: Real) -> Value:
-    """Expect (G - 1) / K accepted per drafted token: vLLM's ``acceptance_rate``, not alpha.
+    """Return (G - 1) / K, accepted per drafted token: vLLM's ``acceptance_rate``, not alpha.
 
     The two differ because tokens after the first rejection count as drafted. Ratio in [0, 1].
     Raises ValueError for alpha outside [0, 1] or K < 1 (nothing drafted has no ratio).
@@ -108,10 +116,11 @@ def draft_acceptance_ratio(alpha: Real, K: Real) -> Value:
 
 
 def alpha_from_ratio(r: Real, K: Real) -> Value:
-    """Solve draft_acceptance_ratio(alpha, K) = r for alpha; the root is monotone in r.
+    """Return the alpha at which draft_acceptance_ratio(alpha, K) = r. NumPy only: no gradient.
 
-    Raises ValueError for r outside [0, 1] or K < 1.
+    Raises ValueError for r outside [0, 1] or K < 1, TypeError under a JAX transformation.
     """
+    require_numpy(r=r, K=K)
     require_probs(r=r)
     require("K", K, 1)
     _, r, K = arrays(np.asarray(r), np.asarray(K))
@@ -119,19 +128,30 @@ def alpha_from_ratio(r: Real, K: Real) -> Value:
 
 
 def alpha_from_length(L: Real, K: Real) -> Value:
-    """Solve tokens_per_step(alpha, K) = L for alpha, L being a mean acceptance length.
+    """Return the alpha at which tokens_per_step(alpha, K) = L, a mean acceptance length.
 
-    L counts the bonus token: 1 <= L <= K + 1. Raises ValueError otherwise, or for K < 1.
+    L counts the bonus token: 1 <= L <= K + 1. NumPy only: no gradient. Raises ValueError
+    otherwise, or for K < 1, TypeError under a JAX transformation.
+
+    >>> round(float(alpha_from_length(3.3616, K=4)), 3)
+    0.8
     """
+    require_numpy(L=L, K=K)
     require("K", K, 1)
     require("L", L, 1)
     _, L, K = arrays(np.asarray(L), np.asarray(K))
-    require("K + 1 - L", K + 1 - L, 0)
+    if (L > K + 1).any():
+        longest = (L - K).argmax()
+        length, depth = np.broadcast_arrays(L, K)
+        raise ValueError(
+            f"L must be at most K + 1 = {depth.flat[longest] + 1:g}, the bonus token counted, got "
+            f"{length.flat[longest]:g}"
+        )
     return increasing_root(lambda alpha: geometric_sum(np, alpha, K + 1), L)
 
 
-def increasing_root(rising: Callable, goal, bits: int = 60):
-    """Find the x in [0, 1] where a rising function meets the goal, by bisection; exact at 0, 1.
+def increasing_root(rising: Callable[[Value], Value], goal: Value, bits: int = 60) -> Value:
+    """Return the x in [0, 1] where an increasing function meets the goal; exact at 0 and 1.
 
     0 where even rising(0) exceeds the goal, 1 where rising(1) falls short.
     """
@@ -146,7 +166,7 @@ def increasing_root(rising: Callable, goal, bits: int = 60):
 
 
 def tokens_from_ratio(mean_drafted: Real, ratio: Real) -> Value:
-    """Expect 1 + d r tokens per step from d drafted tokens of which the share r is accepted.
+    """Return 1 + d r, the tokens per step from d drafted tokens with acceptance rate r.
 
     An identity of counters, whatever the drafter does; with an adaptive draft length d is far
     below the configured K. d in tokens per step, the result too.
@@ -159,12 +179,12 @@ def tokens_from_ratio(mean_drafted: Real, ratio: Real) -> Value:
 
 
 def tokens_adaptive(len_pmf: Real, alpha: Real) -> Value:
-    """Expect sum_L P(L) G(alpha, L) tokens per step when the draft length L is random.
+    """Return sum_L P(L) G(alpha, L), the tokens per step when the draft length L is random.
 
     ``len_pmf`` [..., K + 1] holds P(L = 0 .. K), independent of acceptance; ``alpha`` [...].
     Raises ValueError if a row does not sum to 1 or alpha leaves [0, 1].
     """
-    require_laws(len_pmf=len_pmf)
+    require_distributions(len_pmf=len_pmf)
     require_probs(alpha=alpha)
     xp = library_of(len_pmf, alpha)
     xp, len_pmf, alpha = arrays(len_pmf, xp.asarray(alpha)[..., None])
@@ -173,7 +193,7 @@ def tokens_adaptive(len_pmf: Real, alpha: Real) -> Value:
 
 
 def steps_to_emit(n: Real, alpha: Real, K: Real) -> Value:
-    """Expect s(n) steps to emit n tokens, the last step's overshoot being discarded.
+    """Return s(n), the expected steps to emit n tokens, the last step's overshoot discarded.
 
     Renewal recursion s(m) = 1 + sum_l P(length = l) s(m - l), s(m <= 0) = 0, which is a linear
     filter of ones. More than n / G, since the last step is cut. Shapes broadcast; NumPy only.
@@ -193,7 +213,7 @@ def steps_to_emit(n: Real, alpha: Real, K: Real) -> Value:
 def tokens_from_positions(
     *, conditional: Real | None = None, marginal: Real | None = None
 ) -> Value:
-    """Expect 1 + sum of the marginals, or 1 + sum of cumprod of the conditionals.
+    """Return the tokens per step: 1 + sum of the marginals, or of cumprod of the conditionals.
 
     ``marginal`` [..., K]: share of drafts that accepted more than i tokens, which is vLLM's
     per-position rate; ``conditional`` [..., K]: chance at i given that all before were accepted.
@@ -214,6 +234,9 @@ def marginal_to_conditional(marginal: Real) -> Value:
     """Return c_i = m_i / m_{i-1}, m_{-1} = 1 [..., K]; 0 where nothing reached position i.
 
     Raises ValueError outside [0, 1], or where a marginal exceeds the one before it.
+
+    >>> marginal_to_conditional([0.8, 0.4]).tolist()
+    [0.8, 0.5]
     """
     require_probs(marginal=marginal)
     xp, marginal = arrays(marginal)

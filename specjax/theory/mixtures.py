@@ -1,4 +1,4 @@
-"""When alpha is not one number: mixtures, a law of alphas, a Markov chain of states.
+"""When alpha is not one number: mixtures, a distribution of alphas, a Markov chain of states.
 
 Tokens per step G is convex in alpha, so an average alpha understates it; and which average of
 G is right depends on whether the weights count steps or tokens (renewal-reward theorem).
@@ -14,20 +14,20 @@ from specjax.theory.arrays import (
     arrays,
     library_of,
     require,
-    require_laws,
+    require_distributions,
     require_probs,
 )
 from specjax.theory.lengths import tokens_per_step
 
 
 def mixture_tokens(alphas: Real, w: Real, K: Real, weight: str = "steps") -> Value:
-    """Average tokens per step over kinds of text with ``alphas`` [..., M] and shares w [..., M].
+    """Return the mean tokens per step over kinds of text with ``alphas`` and shares w [..., M].
 
     ``weight="steps"``: w are shares of steps, the mean of G is arithmetic. ``"tokens"``: w are
     shares of tokens (as when requests are weighted by length), and it is harmonic.
     Raises ValueError if w does not sum to 1, alpha leaves [0, 1], or for another ``weight``.
     """
-    require_laws(w=w)
+    require_distributions(w=w)
     xp, alphas, w = arrays(alphas, w)
     tokens = tokens_per_step(alphas, xp.asarray(K)[..., None])
     if weight == "steps":
@@ -38,7 +38,7 @@ def mixture_tokens(alphas: Real, w: Real, K: Real, weight: str = "steps") -> Val
 
 
 def jensen_gap(alphas: Real, w: Real, K: Real) -> Value:
-    """Return the mean of G(alpha) less G of the mean alpha, in tokens per step; never negative.
+    """Return the mean of G(alpha) minus G of the mean alpha, in tokens per step; never negative.
 
     Jensen's inequality: G is convex in alpha. ``alphas``, ``w`` [..., M], w shares of steps.
     Raises as ``mixture_tokens`` does.
@@ -49,7 +49,7 @@ def jensen_gap(alphas: Real, w: Real, K: Real) -> Value:
 
 
 def beta_mixture_tokens(a: Real, b: Real, K: Scalar) -> Value:
-    """Expect sum_{k=0..K} B(a + k, b) / B(a, b) tokens per step for alpha ~ Beta(a, b).
+    """Return the tokens per step for alpha ~ Beta(a, b): sum_{k=0..K} B(a + k, b) / B(a, b).
 
     One alpha per step, shared by its positions: E[alpha^k] is the ratio of beta functions.
     Its conditional acceptance rises with position, as measured profiles often do. NumPy only.
@@ -63,14 +63,15 @@ def beta_mixture_tokens(a: Real, b: Real, K: Scalar) -> Value:
 
 
 def markov_tokens(pi: Real, T: Real, alphas: Real, K: Scalar) -> Value:
-    """Expect 1 + sum_{j=1..K} pi (D T)^(j-1) D 1 tokens per step, D = diag(alphas).
+    """Return the tokens per step, 1 + sum_{j=1..K} pi (D T)^(j-1) D 1 with D = diag(alphas).
 
-    ``pi`` [..., S] is the law of the state a step starts in, ``alphas`` [..., S] the chance that
-    the next draft token is accepted in each state, ``T`` [..., S, S] the law of the next state
-    given that it was. For a first-order chain T = min(p, q) / alpha. Equal alphas give G.
+    ``pi`` [..., S] is the distribution of the state a step starts in, ``alphas`` [..., S] the
+    chance that the next draft token is accepted in each state, ``T`` [..., S, S] the distribution
+    of the next state given that it was. For a first-order chain T = min(p, q) / alpha. Equal alphas
+    give G.
     Raises ValueError if rows do not sum to 1, alpha leaves [0, 1], or K < 0.
     """
-    require_laws(pi=pi, T=T)
+    require_distributions(pi=pi, T=T)
     require_probs(alphas=alphas)
     require("K", K, 0)
     xp = library_of(pi, T, alphas)

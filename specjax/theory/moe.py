@@ -1,4 +1,4 @@
-"""Mixtures of experts: how many experts a pass wakes, and what that does to verification.
+"""Mixtures of experts: the number of experts that a pass reads, and the cost of verification.
 
 MoESD (Huang et al. 2025). Each token is routed to k of E experts, independently and evenly.
 """
@@ -9,16 +9,19 @@ from specjax.theory.arrays import Real, Value, arrays, require, require_costs
 
 
 def moe_active_experts(E: Real, k: Real, T: Real) -> Value:
-    """Expect E (1 - (1 - k/E)^T) experts to be read by a pass over T tokens.
+    """Return E (1 - (1 - k/E)^T), the expected number of experts read by a pass over T tokens.
 
     MoESD; independent, even routing. Raises ValueError unless 0 <= k <= E, E >= 1, T >= 0.
+
+    >>> round(float(moe_active_experts(E=128, k=8, T=4)), 1)
+    29.1
     """
     E, k, T = check(E, k, T)
     return (E * (1.0 - (1.0 - k / E) ** T))[()]
 
 
 def moe_tokens_per_expert(E: Real, k: Real, T: Real) -> Value:
-    """Expect T k / active tokens per expert that is read: a pass's arithmetic intensity.
+    """Return T k / active, the tokens per expert that is read: a pass's arithmetic intensity.
 
     Tends to 1 for T = 1 and to T k / E for many tokens. Raises ValueError as
     ``moe_active_experts`` does, and for T k = 0.
@@ -44,8 +47,8 @@ def moe_full_activation_tokens(E: Real, k: Real, share: Real = 0.95) -> Value:
     return xp.where(idle > 0, tokens, 1.0)[()]
 
 
-def target_efficiency(B: Real, K: Real, time: Callable) -> Value:
-    """Return T(B, 1) / T(B, K + 1) [ratio]: how little verifying a block costs the target.
+def target_efficiency(B: Real, K: Real, time: Callable[[Value, Value], Value]) -> Value:
+    """Return T(B, 1) / T(B, K + 1), the target efficiency: 1 if verifying a block costs nothing.
 
     MoESD. ``time(B, m)`` gives the seconds of a pass over B rows of m tokens. 1 is a
     free block. Raises ValueError for negative arguments.
@@ -56,7 +59,7 @@ def target_efficiency(B: Real, K: Real, time: Callable) -> Value:
 
 
 def check(E: Real, k: Real, T: Real):
-    """Validate and align the arguments."""
+    """Return the arguments validated and with equal rank."""
     require("E", E, 1)
     require_costs(k=k, T=T)
     _, E, k, T = arrays(E, k, T)

@@ -1,6 +1,7 @@
-"""Several drafts for one position: what recursive rejection accepts, and what any rule could.
+"""Several drafts for one position: acceptance of recursive rejection, and of any exact rule.
 
-p is the target's law, q the draft's [V]; k tokens are drawn from q and at most one is accepted.
+p is the target's distribution, q the draft's [V]; k tokens are drawn from q and at most one is
+accepted.
 """
 
 import itertools
@@ -9,7 +10,7 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import csr_array, vstack
 
-from specjax.theory.arrays import Real, Scalar, Value, require, require_laws
+from specjax.theory.arrays import Real, Scalar, Value, require, require_distributions, require_numpy
 
 MOST_OUTCOMES = 200_000  # draft tuples that are enumerated
 
@@ -21,8 +22,10 @@ def multi_draft_acceptance(p: Real, q: Real, k: Scalar, replacement: bool = True
     With replacement (SpecInfer, Miao et al. 2024) all are drawn from q; without (MCSD, Yang et
     al. 2024) q loses the rejected token and is renormalised. Exact: the recursion enumerates
     rejected tokens, V^(k-1) of them without replacement. k = 1 is sum min(p, q).
-    Raises ValueError for rows that are no laws, k < 1, or more tuples than can be enumerated.
+    NumPy only: no gradient. Raises ValueError for rows that are no distributions, k < 1, or more
+    tuples than can be enumerated, TypeError under a JAX transformation.
     """
+    require_numpy(p=p, q=q, k=k)
     p, q, k = check(p, q, k)
     if not replacement:
         require_outcomes(p.size ** (k - 1))
@@ -35,8 +38,8 @@ def multi_draft_acceptance(p: Real, q: Real, k: Scalar, replacement: bool = True
     return 1.0 - rejected
 
 
-def rejected_without_replacement(p, q, k: int) -> float:
-    """Chance that all of k distinct drafts are rejected."""
+def rejected_without_replacement(p: Value, q: Value, k: int) -> float:
+    """Return the chance that all of k distinct drafts are rejected."""
     if k == 0 or q.sum() == 0:
         return 1.0
     refused = np.maximum(q - p, 0.0)  # drafted and refused: q (1 - min(1, p / q))
@@ -53,7 +56,7 @@ def rejected_without_replacement(p, q, k: int) -> float:
     return total
 
 
-def left_over(p, q):
+def left_over(p: Value, q: Value) -> Value:
     """Return norm(max(p - q, 0)), or p where nothing is left."""
     left = np.maximum(p - q, 0.0)
     mass = left.sum()
@@ -63,9 +66,9 @@ def left_over(p, q):
 def optimal_transport_acceptance(p: Real, q: Real, k: Scalar, replacement: bool = True) -> Value:
     """Return the greatest chance, over all exact rules, that the token emitted was drafted.
 
-    SpecTr (Sun et al. 2023): transport from the law of the set of k drafts to p, so that as much
-    mass as possible lands on a drafted token; a linear program over (set, token in it). No exact
-    rule accepts more. Raises as ``multi_draft_acceptance`` does.
+    SpecTr (Sun et al. 2023): transport from the distribution of the set of k drafts to p, so that
+    as much mass as possible lands on a drafted token; a linear program over (set, token in it). No
+    exact rule accepts more. Raises as ``multi_draft_acceptance`` does.
     """
     p, q, k = check(p, q, k)
     sets = draft_sets(q, k, replacement)
@@ -83,8 +86,8 @@ def optimal_transport_acceptance(p: Real, q: Real, k: Scalar, replacement: bool 
     return -found.fun
 
 
-def draft_sets(q, k: int, replacement: bool) -> dict[tuple[int, ...], float]:
-    """Return the law of the set of k drafts: {sorted distinct tokens: probability}."""
+def draft_sets(q: Value, k: int, replacement: bool) -> dict[tuple[int, ...], float]:
+    """Return the distribution of the set of k drafts: {sorted distinct tokens: probability}."""
     support = np.flatnonzero(q).tolist()
     require_outcomes(len(support) ** k)
     sets: dict[tuple[int, ...], float] = {}
@@ -105,12 +108,13 @@ def draft_sets(q, k: int, replacement: bool) -> dict[tuple[int, ...], float]:
 
 
 def check(p: Real, q: Real, k: Scalar):
-    """Validate the arguments and return the laws as float64 arrays [V], k as an int."""
-    require_laws(p=p, q=q)
+    """Validate the arguments and return the distributions as float64 arrays [V], k as an int."""
+    require_distributions(p=p, q=q)
     require("k", k, 1)
     p, q = np.asarray(p, np.float64), np.asarray(q, np.float64)
     if p.ndim != 1 or p.shape != q.shape:
-        raise ValueError(f"p and q must be one law [V] each, got shapes {p.shape} and {q.shape}")
+        shapes = f"{p.shape} and {q.shape}"
+        raise ValueError(f"p and q must be one distribution [V] each, got shapes {shapes}")
     return p / p.sum(), q / q.sum(), int(k)
 
 

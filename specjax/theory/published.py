@@ -1,4 +1,4 @@
-"""Published numbers, as data: what the formulas are checked against and figures lay over them."""
+"""Published numbers, as data for tests of the formulas and for figures."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Queues around a model: load, latency and what speculation changes in them.
+"""Queueing: the load and latency of a server, without and with speculation.
 
 Rates in requests/s, times in s, lengths in tokens. Little 1961; Pollaczek 1930, Khinchine 1932.
 """
@@ -9,7 +9,7 @@ from specjax.theory.arrays import Real, Value, arrays, library_of, require, requ
 
 
 class MemoryImpact(NamedTuple):
-    """How many tokens of context fit beside the weights, without and with a draft."""
+    """The tokens of context that fit beside the weights, without and with a draft model."""
 
     plain_tokens: Value
     spec_tokens: Value
@@ -55,7 +55,7 @@ def latency_vs_rps(rps: Real, n: Real, tokens: Real, s0: Real, s1: Real) -> Valu
 
 
 def saturation_rps(n: Real, tokens: Real, s1: Real) -> Value:
-    """Return tokens / (n s1), the request rate no batch size can serve more of.
+    """Return tokens / (n s1), the largest request rate that any batch size can serve.
 
     The limit of B / W as B grows, see ``latency_vs_rps``; infinite where s1 = 0.
     Raises ValueError for n not positive, tokens < 1 or s1 < 0.
@@ -70,8 +70,8 @@ def saturation_rps(n: Real, tokens: Real, s1: Real) -> Value:
 def mg1_ps(rps: Real, service: Real) -> Value:
     """Return S / (1 - rho), the mean latency of an M/G/1 queue that shares its processor.
 
-    rho = rps x S. Insensitive to the law of service times: only the mean S enters. A server
-    whose step time is proportional to its batch is one. Infinite for rho >= 1.
+    rho = rps x S. Insensitive to the distribution of service times: only the mean S enters. A
+    server whose step time is proportional to its batch is one. Infinite for rho >= 1.
     Raises ValueError for negative arguments.
     """
     require_costs(rps=rps, service=service)

@@ -1,4 +1,4 @@
-"""How long a forward pass takes: bytes over bandwidth or operations over compute.
+"""The time of a forward pass: bytes over bandwidth or operations over compute.
 
 Williams, Waterman & Patterson 2009, applied to decoding: B rows of m tokens each read the
 weights once and every row's keys and values once. Units: bytes, FLOP, s, bytes/s, FLOP/s.
@@ -10,32 +10,71 @@ import numpy as np
 
 from specjax.theory.arrays import Real, Value, arrays, library_of, require, require_costs
 from specjax.theory.lengths import tokens_per_step
+from specjax.theory.moe import moe_active_experts
 
 
 class ModelCost(NamedTuple):
-    """What a forward pass of a dense model reads and computes."""
+    """The sizes of a model that determine a forward pass's bytes and operations.
+
+    ``model_cost`` computes them from a config.json. Of ``num_params``, ``expert_params`` are in
+    routed experts, of which each token takes ``experts_per_token``.
+    """
 
     name: str
-    num_params: float
+    num_params: float  # read by a pass over many tokens
     bytes_per_param: float
     kv_bytes: float  # per token of context, see ``kv_bytes_per_token``
+    context_flops: float = 0.0  # attention's operations per token and token of context
+    expert_params: float = 0.0
+    num_experts: int = 1
+    experts_per_token: int = 1
+
+    @property
+    def active_params(self) -> float:
+        """The parameters that one token is multiplied with."""
+        share = self.experts_per_token / self.num_experts
+        return self.num_params - self.expert_params * (1.0 - share)
 
 
 class Hardware(NamedTuple):
-    """Peak numbers; what a program reaches of them is an assumption."""
+    """Peak numbers of one device; programs reach less."""
 
     name: str
     bandwidth: float  # bytes/s
     flops: float  # FLOP/s
     assumption: str  # where the numbers come from
+    memory: float = float("inf")  # bytes
 
 
 H200 = Hardware(
-    "NVIDIA H200", 4.8e12, 989e12, "assumed: data sheet, HBM3e, dense bf16; real runs reach less"
+    "NVIDIA H200",
+    4.8e12,
+    989e12,
+    "assumed: data sheet, HBM3e, dense bf16; real runs reach less",
+    141e9,
 )
 ASCEND_910B = Hardware(
-    "Ascend 910B", 1.6e12, 376e12, "assumed: press figures, HBM2e, dense fp16; variants differ"
+    "Ascend 910B",
+    1.6e12,
+    376e12,
+    "assumed: press figures, HBM2e, dense fp16; variants differ",
+    64e9,
 )
+DATA_SHEET = "assumed: data sheet, dense bf16; real runs reach less"
+GOOGLE = "assumed: docs.cloud.google.com/tpu/docs, bf16; real runs reach less"
+HARDWARE = {
+    "H200": H200,
+    "H100": Hardware("NVIDIA H100 SXM", 3.35e12, 989e12, DATA_SHEET, 80e9),
+    "B200": Hardware("NVIDIA B200", 8.0e12, 2250e12, DATA_SHEET, 180e9),
+    "H20": Hardware("NVIDIA H20", 4.0e12, 148e12, DATA_SHEET, 96e9),
+    "MI300X": Hardware("AMD MI300X", 5.3e12, 1307e12, DATA_SHEET, 192e9),
+    "TPU-v5e": Hardware("TPU v5e", 819e9, 197e12, GOOGLE, 16e9),
+    "TPU-v6e": Hardware("TPU v6e", 1638e9, 918e12, GOOGLE, 32e9),
+    "910B": ASCEND_910B,
+    "910C": Hardware(
+        "Ascend 910C", 3.2e12, 780e12, "assumed: press figures, dense bf16, two dies", 128e9
+    ),
+}
 
 
 def kv_bytes_per_token(
@@ -66,17 +105,22 @@ def decode_time_roofline(
 ) -> Value:
     """Return the seconds of a forward pass over B rows of m tokens with ``ctx`` tokens of context.
 
-    max(bytes / BW, 2 N B m / F) + floor, bytes = weights + B ctx kv; the roofline of Williams et
-    al. 2009. ``overlap="sum"`` adds the two instead, which is what a pass without overlap takes.
-    Operations of attention itself are left out. Broadcasts. Raises ValueError for negative
-    arguments or another ``overlap``.
+    max(bytes / BW, operations / F) + floor, bytes = weights + B ctx kv, operations = B m (2 N + ctx
+    ``model.context_flops``); the roofline of Williams et al. 2009. Of routed experts a pass reads
+    those that any of its tokens takes (MoESD), and N is what one token is multiplied with.
+    ``overlap="sum"`` adds the two instead, which is what a pass without overlap takes.
+    Broadcasts. Raises ValueError for negative arguments or another ``overlap``.
     """
     require_costs(B=B, m=m, ctx=ctx, host_floor=host_floor)
     if overlap not in ("max", "sum"):
         raise ValueError(f"overlap must be 'max' or 'sum', got {overlap!r}")
     xp, B, m, ctx, floor = arrays(B, m, ctx, host_floor)
-    moved = (model.num_params * model.bytes_per_param + B * ctx * model.kv_bytes) / hw.bandwidth
-    computed = 2.0 * model.num_params * B * m / hw.flops
+    weights = model.num_params
+    if model.expert_params:
+        awake = moe_active_experts(model.num_experts, model.experts_per_token, B * m)
+        weights = weights - model.expert_params * (1.0 - awake / model.num_experts)
+    moved = (weights * model.bytes_per_param + B * ctx * model.kv_bytes) / hw.bandwidth
+    computed = (2.0 * model.active_params + ctx * model.context_flops) * B * m / hw.flops
     return ((xp.maximum(moved, computed) if overlap == "max" else moved + computed) + floor)[()]
 
 
@@ -113,14 +157,18 @@ def speedup_vs_batch(
 def critical_batch(m: Real, ctx: Real, model: ModelCost, hw: Hardware) -> Value:
     """Return the batch size from which a pass over m tokens per row is bound by compute.
 
-    B* = (weights / BW) / (2 N m / F - ctx kv / BW); infinite where reading a row's context takes
-    longer than computing on it, so that a larger batch never gets there (MagicDec's regime).
-    Raises ValueError for negative arguments.
+    B* = (weights / BW) / (2 N m / F - ctx kv / BW), with attention's operations in 2 N; infinite
+    where reading a row's context takes longer than computing on it, so that a larger batch never
+    gets there (MagicDec's regime). Raises ValueError for negative arguments or routed experts,
+    whose bytes depend on the batch.
     """
     require_costs(m=m, ctx=ctx)
+    if model.expert_params:
+        raise ValueError(f"{model.name} has routed experts: critical_batch is of dense models")
     xp, m, ctx = arrays(m, ctx)
     weights = model.num_params * model.bytes_per_param / hw.bandwidth
-    row = 2.0 * model.num_params * m / hw.flops - ctx * model.kv_bytes / hw.bandwidth
+    operations = (2.0 * model.num_params + ctx * model.context_flops) * m
+    row = operations / hw.flops - ctx * model.kv_bytes / hw.bandwidth
     return xp.where(row > 0, weights / xp.where(row > 0, row, 1.0), xp.inf)[()]
 
 

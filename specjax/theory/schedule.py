@@ -1,4 +1,4 @@
-"""Which K for which batch: goodput of a step whose cost grows with what it verifies.
+"""The best K by batch size: goodput of a step whose cost grows with the tokens it verifies.
 
 TurboSpec (Liu et al. 2024; SmartSpec in its first version). A step of B requests takes
 t0 + t1 B (K + 1) + td K seconds: fixed, per verified token, per level of drafting.
@@ -25,7 +25,7 @@ def goodput(B: Real, alpha: Real, K: Real, t0: Real, t1: Real, td: Real) -> Valu
 def optimal_k_goodput(
     B: Real, alpha: Real, t0: Real, t1: Real, td: Real, k_max: Scalar = 16
 ) -> Value:
-    """Find the smallest K in 0 .. k_max of the greatest goodput, for each batch size; NumPy only.
+    """Return the K in 0 .. k_max of the greatest goodput for each batch size, the least if tied.
 
     Raises ValueError as ``goodput`` does.
     """
@@ -44,7 +44,7 @@ def num_speculative_tokens_per_batch_size(
     max_batch: Scalar = 256,
     hysteresis: Scalar = 0.02,
 ) -> list[list[int]]:
-    """Schedule K by batch size: [[first, last, K], ...] for vLLM's option of the same name.
+    """Return K by batch size as [[first, last, K], ...], for vLLM's option of the same name.
 
     ``json.dumps`` of the result goes into ``--speculative-config``. The ranges cover
     1 .. ``max_batch``; K changes only where that gains more than ``hysteresis`` of the goodput,

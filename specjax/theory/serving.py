@@ -1,4 +1,4 @@
-"""The gain of a server under load: a model of two constants, and how well it predicts.
+"""The gain of speculation on a server under load: a model of two constants, and its errors.
 
 Fitted to tables such as ``published.SUFFIX_BENCHMARK``: datasets at several concurrencies with
 their acceptance ratio. TPOT and TPS are fitted apart, each from its own column: their gains
@@ -26,7 +26,7 @@ class ServingModel(NamedTuple):
 
 
 class LodoError(NamedTuple):
-    """How well rows are predicted whose dataset was left out of the fit."""
+    """Prediction errors on rows whose dataset was left out of the fit."""
 
     metric: str
     predicted: tuple[float, ...]  # of each row, in its unit (s, or tok/s); NaN: not predicted
@@ -36,7 +36,7 @@ class LodoError(NamedTuple):
 
 
 def serving_multiplier(a: Real, c: Real, d: Real, beta: Real, h: Real = 0.0) -> Value:
-    """Return (1 + d a) / (1 + h + beta (c - 1)), speed over plain decoding's at equal load.
+    """Return (1 + d a) / (1 + h + beta (c - 1)), the speedup over plain decoding at equal load.
 
     ``a`` accepted per drafted token, ``c`` concurrent requests, ``d`` drafted tokens per step:
     a step brings 1 + d a tokens and costs a share more that grows with the batch, since drafted
@@ -64,7 +64,7 @@ def fit_serving_model(
     metric: str = "tpot",
     constants: tuple[str, ...] = ("d", "beta"),
 ) -> ServingModel:
-    """Fit the named constants to the rows by linear least squares; the others are 0.
+    """Return the named constants fitted to the rows by linear least squares; the others are 0.
 
     g (1 + h + beta (c - 1)) = 1 + d a is linear in d, beta and h; divided by the measured gain g,
     the residuals are relative errors. One solution, no start values.
@@ -86,14 +86,14 @@ def fit_serving_model(
 
 
 def model_gains(model: ServingModel, rows: Sequence[BenchmarkRow]) -> Value:
-    """Return the multiplier a fitted model gives each row."""
+    """Return the multiplier that a fitted model predicts for each row."""
     a = np.array([row.ratio for row in rows])
     c = np.array([row.concurrency for row in rows])
     return (1.0 + model.d * a) / (1.0 + model.h + model.beta * (c - 1.0))
 
 
 def fit_beta(rows: Sequence[BenchmarkRow], metric: str) -> float:
-    """Fit beta alone from each dataset's fall against its own row at concurrency 1."""
+    """Return beta fitted to each dataset's decrease from its own row at concurrency 1."""
     alone = given_gains(rows, metric)
     others = np.array([row.concurrency - 1.0 for row in rows])
     return float(others @ (alone / gains(rows, metric) - 1.0) / (others @ others))
@@ -118,7 +118,7 @@ def lodo_error(
     given_alone: bool = False,
     constants: tuple[str, ...] = ("d", "beta"),
 ) -> LodoError:
-    """Predict each dataset's rows from a fit to the other datasets, and compare (leave one out).
+    """Return the errors of predicting each dataset's rows from a fit to the other datasets.
 
     A held-out dataset contributes its acceptance ratio and its plain measurements only.
     ``given_alone`` gives its row at concurrency 1 too, in the place of d; then the rows at higher

@@ -1,4 +1,4 @@
-"""Draft trees: what a tree of N nodes brings, and which tree to draft.
+"""Draft trees: the expected tokens of a tree of N nodes, and the best trees.
 
 Node 0 is the root, the last committed token, as in ``types.Draft``; it counts as the one token
 the target always adds. A node is reached with the product of the acceptances on its path.
@@ -23,14 +23,14 @@ from specjax.theory.arrays import (
 
 
 class Tree(NamedTuple):
-    """A draft tree and the tokens per step it is expected to bring (the target's own included)."""
+    """A draft tree and its expected tokens per step (the target's own included)."""
 
     parents: Int[np.ndarray, "N"]  # parents[0] == 0; parents[i] < i
     tokens: float
 
 
 class SizedTree(NamedTuple):
-    """The tree that pays most on some hardware."""
+    """The tree with the greatest speedup on some hardware."""
 
     tree: Tree
     depth: int
@@ -45,7 +45,7 @@ class Choice(NamedTuple):
 
 
 def tree_tokens(parents: Real, node_prob: Real) -> Value:
-    """Expect sum over nodes of the product of ``node_prob`` along their path, tokens per step.
+    """Return the tokens per step of a tree: the sum of ``node_prob`` products along node paths.
 
     Sequoia (Chen et al. 2024); OPT-Tree (Wang et al. 2025). ``parents`` [N];
     ``node_prob`` [..., N] is the chance that a node is the accepted one of its siblings, given
@@ -67,7 +67,7 @@ def tree_tokens(parents: Real, node_prob: Real) -> Value:
 
 
 def tree_optimal(acc_vector: Real, n: Scalar, max_depth: Scalar | None = None) -> Tree:
-    """Find the best tree of n nodes (root included) at most ``max_depth`` deep.
+    """Return the best tree of n nodes (root included) and at most ``max_depth`` levels.
 
     Sequoia (Chen et al. 2024). ``acc_vector`` [k] holds the chance that the first,
     second, ... child of a node is the accepted one; [L, k] those of the children at levels 1 .. L,
@@ -97,8 +97,8 @@ class Table(NamedTuple):
     first: Int[np.ndarray, "k1 n1"]  # [i, m]: nodes in child i, when children i.. share m
 
 
-def tree_tables(acc, n: int, levels: int) -> list[Table]:
-    """Fill the tables for subtrees of depths 0 .. levels, the last one that of the root.
+def tree_tables(acc: Value, n: int, levels: int) -> list[Table]:
+    """Return the tables for subtrees of depths 0 .. levels, the last one that of the root.
 
     -inf where no tree has that many nodes.
     """
@@ -123,7 +123,7 @@ def tree_tables(acc, n: int, levels: int) -> list[Table]:
 
 
 def grow(parents: list[int], node: int, size: int, tables: list[Table]) -> None:
-    """Append the children the tables chose for a subtree of ``size`` nodes."""
+    """Append the children that the tables choose for a subtree of ``size`` nodes."""
     left = size - 1
     for i in range(len(tables[-1].first) - 1):
         if left == 0:
@@ -135,7 +135,7 @@ def grow(parents: list[int], node: int, size: int, tables: list[Table]) -> None:
 
 
 def tree_from_probs(parents: Real, node_prob: Real, n: Scalar) -> Choice:
-    """Choose the n nodes of a candidate tree, root included, that are reached most often.
+    """Return the n nodes of a candidate tree, root included, that are reached most often.
 
     OPT-Tree (Wang et al. 2025): a node is never reached more often than its parent, so
     taking the best node n - 1 times gives a tree, and no other n nodes bring more.
@@ -164,7 +164,7 @@ def tree_from_probs(parents: Real, node_prob: Real, n: Scalar) -> Choice:
 
 
 def cartesian_tree_tokens(accuracies: Real, sizes: Real) -> Value:
-    """Expect 1 + sum_i prod_{j<=i} A_j(s_j) tokens per step of Medusa's Cartesian tree.
+    """Return the tokens per step of Medusa's Cartesian tree, 1 + sum_i prod_{j<=i} A_j(s_j).
 
     Medusa (Cai et al. 2024): head j proposes its s_j best tokens under every node of
     the level before. ``accuracies`` [H, S]: chance that head j's best 1, 2, .. S contain the
@@ -181,7 +181,7 @@ def cartesian_tree_tokens(accuracies: Real, sizes: Real) -> Value:
 def tree_hardware_optimal(
     acc_vector: Real, t: Callable[[int], float], c: Scalar, max_nodes: Scalar, max_depth: Scalar
 ) -> SizedTree:
-    """Find the tree of n nodes and depth d with the greatest F(n, d) / (t(n) + d c).
+    """Return the tree of n nodes and depth d with the greatest F(n, d) / (t(n) + d c).
 
     Sequoia (Chen et al. 2024): F from ``tree_optimal``, ``t(n)`` the cost of verifying n
     nodes and c of drafting a level, both in plain target steps (t(1) = 1). Plain decoding,

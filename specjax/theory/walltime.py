@@ -1,4 +1,4 @@
-"""How much faster: tokens per step over what a step costs, and the K that makes the most of it.
+"""Wall-clock speedup: tokens per step over the cost of a step, and the best K.
 
 Leviathan, Kalman & Matias 2023. All costs are in units of one plain target step (one token per
 row): c for a step of the draft, v for verifying the block of K + 1 tokens, h for the overhead.
@@ -12,26 +12,36 @@ import numpy as np
 from specjax.theory.arrays import Real, Scalar, Value, arrays, require, require_costs, require_probs
 from specjax.theory.lengths import geometric_sum, increasing_root, tokens_per_step
 
+TIE = 1e-13  # speedups this near are equal: alpha = c gains nothing at any K
+
 
 def speedup(alpha: Real, K: Real, c: Real, v: Real = 1.0, overhead: Real = 0.0) -> Value:
     """Return G(alpha, K) / (K c + v + h), the expected wall-clock speedup [ratio].
 
     Leviathan et al. 2023, Thm 3.8, where v = 1 and h = 0; v, the cost of the block relative to
     one token, as in Sequoia (Chen et al. 2024) and MagicDec (Sadhukhan et al. 2024).
-    Shapes broadcast; differentiable. Raises ValueError for alpha outside [0, 1], K < 0 or a
-    negative cost.
+    Shapes broadcast; differentiable. Raises ValueError for alpha outside [0, 1], K < 0, a
+    negative cost or a round that costs nothing.
+
+    >>> round(float(speedup(alpha=0.8, K=4, c=0.1)), 3)
+    2.401
     """
     require_costs(c=c, v=v, overhead=overhead)
     tokens = tokens_per_step(alpha, K)
     _, tokens, K, c, v, overhead = arrays(tokens, K, c, v, overhead)
-    return (tokens / (K * c + v + overhead))[()]
+    cost = K * c + v + overhead
+    require("K c + v + overhead, the cost of a round,", cost, np.finfo(np.float64).tiny)
+    return (tokens / cost)[()]
 
 
 def guaranteed_speedup(alpha: Real, c: Real) -> Value:
-    """Return (1 + alpha) / (1 + c) where alpha > c, else 1: what K = 1, or none, already gives.
+    """Return (1 + alpha) / (1 + c) where alpha > c, else 1: a lower bound on the best speedup.
 
     Leviathan et al. 2023, Cor. 3.9: some K improves if and only if alpha > c.
     Raises ValueError for alpha outside [0, 1] or c < 0.
+
+    >>> round(float(guaranteed_speedup(alpha=0.8, c=0.1)), 3)
+    1.636
     """
     require_probs(alpha=alpha)
     require_costs(c=c)
@@ -57,6 +67,9 @@ def oracle_speedup(alpha: Real, c: Real = 0.0) -> Value:
     Leviathan et al. 2023, sec. 3.5, where drafting is free and it is 1 / (1 - alpha): an oracle
     drafts exactly the a / (1 - a) tokens that will be accepted. Infinite at alpha = 1, c = 0.
     Raises ValueError for alpha outside [0, 1] or c < 0.
+
+    >>> round(float(oracle_speedup(alpha=0.8)), 3)
+    5.0
     """
     require_probs(alpha=alpha)
     require_costs(c=c)
@@ -65,13 +78,19 @@ def oracle_speedup(alpha: Real, c: Real = 0.0) -> Value:
     return xp.where(cost > 0, 1.0 / xp.where(cost > 0, cost, 1.0), xp.inf)[()]
 
 
-def optimal_k(alpha: Real, c: Real, v: Callable | Real = 1.0, k_max: Scalar = 64) -> Value:
-    """Find the smallest K in 0 .. k_max of the greatest speedup G / (K c + v); 0 is plain decoding.
+def optimal_k(
+    alpha: Real, c: Real, v: Callable[[Value], Value] | Real = 1.0, k_max: Scalar = 1024
+) -> Value:
+    """Return the smallest K in 0 .. k_max with the greatest speedup G / (K c + v).
 
     ``v`` is a number or a function of the integers K, the cost of verifying K + 1 tokens relative
     to one; K = 0 costs 1. With v = 1 it is the smallest K with a^(K+1) (1 + c K) <= c G(K): one
-    more draft token must bring the speedup it costs. Integers of the broadcast shape; NumPy only.
+    more draft token must bring the speedup it costs. ``k_max`` where the best is larger. Integers
+    of the broadcast shape; NumPy only.
     Raises ValueError for alpha outside [0, 1], a negative cost or k_max < 0.
+
+    >>> int(optimal_k(alpha=0.8, c=0.1))
+    6
     """
     require_probs(alpha=alpha)
     require_costs(c=c)
@@ -82,11 +101,12 @@ def optimal_k(alpha: Real, c: Real, v: Callable | Real = 1.0, k_max: Scalar = 64
     block = np.where(K > 0, block, 1.0)
     alpha, c = np.asarray(alpha, np.float64)[..., None], np.asarray(c, np.float64)[..., None]
     gain = geometric_sum(np, alpha, K + 1.0) / (K * c + block)
-    return gain.argmax(axis=-1)[()]
+    most = gain.max(axis=-1, keepdims=True)
+    return (gain >= most * (1.0 - TIE)).argmax(axis=-1)[()]
 
 
 def optimal_k_real(alpha: Real, c: Real) -> Value:
-    """Find the real K that maximises G / (K c + 1), clipped at 0; the integer K* is beside it.
+    """Return the real K that maximises G / (K c + 1), clipped at 0; the integer K* is beside it.
 
     With L = -ln alpha and A = L (1 - c) / c, the stationary point is K = (y - 1 - A) / L - 1
     where y = -W_{-1}(-e^{-(1+A)}), Lambert's lower branch. Found by Newton's method on
@@ -109,10 +129,13 @@ def optimal_k_real(alpha: Real, c: Real) -> Value:
 
 
 def breakeven_alpha(K: Real, c: Real, v: Real = 1.0) -> Value:
-    """Solve G(alpha, K) = K c + v: the alpha above which speculation pays.
+    """Return the alpha above which speculation pays, where G(alpha, K) = K c + v.
 
     0 where it always pays, NaN where it never can (K c + v > K + 1). For K = 1, v = 1 it is c.
     NumPy only. Raises ValueError for K < 0 or a negative cost.
+
+    >>> round(float(breakeven_alpha(K=1, c=0.3)), 3)
+    0.3
     """
     require("K", K, 0)
     require_costs(c=c, v=v)

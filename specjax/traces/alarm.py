@@ -11,7 +11,7 @@ from specjax.traces.positions import alpha, judged_tokens
 
 
 class Alarm(NamedTuple):
-    """Something that is wrong with a run, the numbers that show it, and what to look at."""
+    """A problem of a run, with the numbers that show it and what to check."""
 
     name: str
     says: str
@@ -20,7 +20,7 @@ class Alarm(NamedTuple):
 def alarms(
     trace: Trace, near_zero: Scalar = 0.1, lost: Scalar = 0.2, level: Scalar = 0.95
 ) -> tuple[Alarm, ...]:
-    """Return what is surely wrong, at confidence ``level``; usually nothing.
+    """Return the problems of a run that are significant at ``level``; usually none.
 
     - "nothing drafted": not one draft in the whole log.
     - "acceptance near zero": alpha is surely below ``near_zero``.
@@ -59,7 +59,7 @@ def alarms(
 
 
 def halves(trace: Trace, level: Scalar = 0.95) -> tuple[float, float, float]:
-    """Return alpha in the first and second half of each request's output, and the least sure drop.
+    """Return alpha in the halves of each request's output, and the lower bound of its drop.
 
     Both halves come from the same requests, so that long requests are no confounder; the drop's
     standard error leaves one request out at a time (jackknife). NaN for fewer than four requests.

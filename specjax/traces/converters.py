@@ -1,7 +1,7 @@
-"""One log, every tool's numbers: each with what it divides by and an interval over requests.
+"""Each tool's metrics from one log, with their denominators and intervals over requests.
 
-The same run has an acceptance rate of 0.4 or 0.7 and a length of 2.1 or 3.1, depending on who
-counts. Definitions as in vLLM's and SGLang's sources, the EAGLE paper (Li et al. 2024) and
+The same run has an acceptance rate of 0.4 or 0.7 and a length of 2.1 or 3.1, depending on the
+tool. Definitions as in vLLM's and SGLang's sources, the EAGLE paper (Li et al. 2024) and
 AISBench's report; intervals take requests, not tokens, as independent.
 """
 
@@ -10,14 +10,14 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from specjax.theory.arrays import Scalar, require
+from specjax.theory.arrays import Scalar, Value, require
 from specjax.theory.intervals import Interval
 from specjax.traces.events import Trace, end_of_requests
 from specjax.traces.positions import alpha, by_position, counters, share
 
 
 class Number(NamedTuple):
-    """One number as a tool prints it."""
+    """One metric as a tool prints it."""
 
     tool: str
     name: str
@@ -29,7 +29,7 @@ class Number(NamedTuple):
 
 
 def convert(trace: Trace, level: Scalar = 0.95) -> tuple[Number, ...]:
-    """Return every tool's numbers. Raises ValueError for a log without a round of speculation."""
+    """Return every tool's metrics. Raises ValueError for a log without a round of speculation."""
     return (
         *to_vllm(trace, level),
         *to_sglang(trace, level),
@@ -39,15 +39,15 @@ def convert(trace: Trace, level: Scalar = 0.95) -> tuple[Number, ...]:
 
 
 def to_vllm(trace: Trace, level: Scalar = 0.95) -> tuple[Number, ...]:
-    """Return vLLM's rates: of drafted tokens, and of steps that drafted anything."""
+    """Return vLLM's rates: per drafted token, and per step with a draft."""
     drafts = trace.where(trace.drafted > 0)
     counted = counters(trace)
     rate = share(drafts.accepted, drafts.drafted, drafts.request, level)
     length = lengths(drafts.accepted, drafts.request, trace.depth, level)
     marginal = by_position(trace, level).marginal
-    said = f"accepted {counted.num_accepted_tokens:,} / drafted {counted.num_draft_tokens:,}"
+    formula = f"accepted {counted.num_accepted_tokens:,} / drafted {counted.num_draft_tokens:,}"
     return (
-        number("vLLM", "acceptance rate", rate, "ratio", said),
+        number("vLLM", "acceptance rate", rate, "ratio", formula),
         number(
             "vLLM",
             "mean acceptance length",
@@ -69,14 +69,24 @@ def to_vllm(trace: Trace, level: Scalar = 0.95) -> tuple[Number, ...]:
 
 
 def to_sglang(trace: Trace, level: Scalar = 0.95) -> tuple[Number, ...]:
-    """Return SGLang's numbers: its length counts every verification, also of an empty draft."""
+    """Return SGLang's metrics: its length counts every verification, also of an empty draft.
+
+    What ``spec_accept_rate`` divides depends on the version: both meanings are returned.
+    """
     steps = trace.where(trace.rounds)
     length = lengths(steps.accepted, steps.request, trace.depth, level)
     rate = share(steps.accepted, steps.drafted, steps.request, level)
-    said = f"(accepted + steps) / {len(steps.step):,} steps"
+    formula = f"(accepted + steps) / {len(steps.step):,} steps"
     return (
-        number("SGLang", "spec_accept_length", length, "tok", said),
-        number("SGLang", "spec_accept_rate", rate, "ratio", "accepted / drafted"),
+        number("SGLang", "spec_accept_length", length, "tok", formula),
+        number("SGLang", "spec_accept_rate", rate, "ratio", "accepted / drafted (newer versions)"),
+        number(
+            "SGLang",
+            "spec_accept_rate with its own token",
+            share(steps.accepted + 1, steps.drafted + 1, steps.request, level),
+            "ratio",
+            "(accepted + steps) / (drafted + steps) (older versions)",
+        ),
     )
 
 
@@ -122,29 +132,29 @@ def to_aisbench(trace: Trace, level: Scalar = 0.95) -> tuple[Number, ...]:
         number("AISBench", "TTFT", mean(first, one, level), "s", f"first tokens / {size} requests")
     ]
     if several.any():
-        said = f"(E2EL - TTFT) / (tokens - 1), mean of {int(several.sum())} requests"
+        formula = f"(E2EL - TTFT) / (tokens - 1), mean of {int(several.sum())} requests"
         found.append(
-            number("AISBench", "TPOT", mean(tpot[several], one[several], level), "s", said)
+            number("AISBench", "TPOT", mean(tpot[several], one[several], level), "s", formula)
         )
-        said = f"E2EL - TTFT / {int(gaps.sum()):,} gaps between chunks"
+        formula = f"E2EL - TTFT / {int(gaps.sum()):,} gaps between chunks"
         itl = mean((last - first)[several], gaps[several], level)
-        found.append(number("AISBench", "ITL", itl, "s", said))
+        found.append(number("AISBench", "ITL", itl, "s", formula))
     total, end = float(tokens.sum()), float(trace.time.max())
     require("the log's duration", end, 1e-300)
     rate = Interval(total / end, np.nan, np.nan)
-    said = f"{total:,.0f} tokens / the run's {end:.3g} s"
-    found.append(number("AISBench", "OutputTokenThroughput", rate, "tok/s", said))
+    formula = f"{total:,.0f} tokens / the run's {end:.3g} s"
+    found.append(number("AISBench", "OutputTokenThroughput", rate, "tok/s", formula))
     return tuple(found)
 
 
-def lengths(accepted, request, depth: int, level: Scalar) -> Interval:
-    """Return 1 + accepted per step with its interval: a share of the ``depth`` possible ones."""
+def lengths(accepted: Value, request: Value, depth: int, level: Scalar) -> Interval:
+    """Return 1 + accepted per step, with its interval."""
     most = max(depth, 1)
     found = share(accepted, np.full(len(accepted), most), request, level)
     return Interval(*(1.0 + most * one for one in found))
 
 
-def mean(part, whole, level: Scalar) -> Interval:
+def mean(part: Value, whole: Value, level: Scalar) -> Interval:
     """Return sum(part) / sum(whole) over requests [R] with the interval of a ratio estimator.
 
     Cochran 1977, ch. 6, with Student's t; none from a single request.
@@ -157,7 +167,7 @@ def mean(part, whole, level: Scalar) -> Interval:
     return Interval(middle, max(middle - half, 0.0), middle + half)
 
 
-def number(tool: str, name: str, found: Interval, unit: str, says: str) -> Number:
-    """Name an interval."""
+def number(tool: str, name: str, found: Interval, unit: str, formula: str) -> Number:
+    """Return an interval as a tool's metric."""
     value, low, high = (float(one) for one in found)
-    return Number(tool, name, value, low, high, unit, says)
+    return Number(tool, name, value, low, high, unit, formula)

@@ -1,13 +1,13 @@
-"""What the same text would have taken with a smaller K, or with speculation off in places.
+"""Replay a log with a smaller K, or with speculation off for some rounds.
 
 Where a draft token depends on nothing but the text before it (``draft_model`` with
 ``draft_sample_method`` "greedy" or "coupled", at any temperature: the text is the same too), a
-log says of every position of the text whether its draft token would be right: those accepted, and
-the one rejected. Only behind a draft accepted to its end nobody looked: the position of the bonus
-token. Then other lengths can be replayed *exactly*, up to those positions, which are taken as all
-wrong and as all right. With a fixed K1 < K more right tokens never take more rounds, so that the
-truth lies between; and the replay never needs one if K1 + 1 divides K + 1, since both runs start
-anew behind every bonus token. With a policy that looks back the two are examples, not bounds.
+log shows at almost every position of the text whether its draft token is right: the accepted ones
+are, the rejected one is not. Only the position of a bonus token, after a fully accepted draft, is
+unknown. Other draft lengths can then be replayed *exactly* up to those positions, which are taken
+once as all wrong and once as all right. With a fixed K1 < K more right tokens never take more
+rounds, so the two replays are bounds; and no unknown position is used if K1 + 1 divides K + 1. With
+a policy that depends on earlier rounds the two are examples, not bounds.
 
 It does not hold where the draft depends on where the round began: ngram and suffix (a match is
 looked up there), eagle, mtp, medusa (features there); nor for "probabilistic", whose text changes
@@ -38,33 +38,34 @@ Cost = Callable[[int], Scalar]  # drafted tokens -> the round's time
 
 
 class Counterfactual(NamedTuple):
-    """A replay, with the positions that nobody looked at taken as wrong, and as right."""
+    """Two replays: with the unknown positions taken as wrong, and as right."""
 
     wrong: Trace
     right: Trace
 
     @property
     def exact(self) -> bool:
-        """Say whether the two agree in every round, so that nothing was assumed."""
+        """Whether both replays have the same rounds, so that no unknown position matters."""
         same = np.array_equal(self.wrong.emitted, self.right.emitted)
         return same and np.array_equal(self.wrong.drafted, self.right.drafted)
 
     @property
     def num_rounds(self) -> tuple[int, int]:
-        """Return the rounds taken if all were right and wrong: with a fixed K, bounds."""
+        """The number of rounds if all unknown positions are right, and if all are wrong."""
         return int(self.right.rounds.sum()), int(self.wrong.rounds.sum())
 
 
 def fixed(num_speculative_tokens: int) -> Policy:
-    """Draft always as many; 0 is plain decoding. Raises ValueError for less than 0."""
+    """Return the policy of a fixed K; 0 is plain decoding. Raises ValueError for less than 0."""
     require("num_speculative_tokens", num_speculative_tokens, 0)
     return lambda rounds: num_speculative_tokens
 
 
 def off_after(num_misses: int, num_rounds: int, num_speculative_tokens: int) -> Policy:
-    """After so many rounds in a row without an accepted token, decode plainly for ``num_rounds``.
+    """Return the policy that pauses drafting after ``num_misses`` rounds without acceptance.
 
-    Then try one draft; a miss means another pause. Raises ValueError for less than one of either.
+    A pause lasts ``num_rounds`` rounds; then one draft is tried, and a miss starts another pause.
+    Raises ValueError if either is less than 1.
     """
     require("num_misses", num_misses, 1)
     require("num_rounds", num_rounds, 1)
@@ -83,23 +84,23 @@ def off_after(num_misses: int, num_rounds: int, num_speculative_tokens: int) -> 
 
 
 def off_beyond(num_tokens: int, num_speculative_tokens: int) -> Policy:
-    """Draft only while the request has emitted fewer than ``num_tokens`` tokens."""
+    """Return the policy that drafts until a request has emitted ``num_tokens`` tokens."""
     return lambda rounds: (
         num_speculative_tokens if 1 + sum(one.emitted for one in rounds) < num_tokens else 0
     )
 
 
 def alike(drafted: int) -> Scalar:
-    """Let every round cost 1."""
+    """Return 1, as the cost of every round."""
     return 1.0
 
 
 def counterfactual(trace: Trace, policy: Policy, cost: Cost = alike) -> Counterfactual:
-    """Replay every request of a log under another policy.
+    """Return the replays of every request of a log under another policy.
 
-    ``cost`` gives a round's time, so that times of different policies compare; prefills keep
-    theirs. ``accepted`` of a request's last round may count tokens past the end of the text,
-    where nobody looked; ``emitted`` does not. Exact as the module says, bounds otherwise.
+    ``cost`` gives a round's time, so that the times of policies can be compared; prefills keep
+    theirs. ``accepted`` of a request's last round may count tokens past the end of the text, whose
+    acceptance is unknown; ``emitted`` does not. Exact where the module describes it, else bounds.
     Raises ValueError where a policy drafts more than the log's K.
     """
     return Counterfactual(
@@ -134,7 +135,7 @@ def replay(trace: Trace, number: int, policy: Policy, cost: Cost, guess: bool):
 
 
 def fates(one: Trace) -> list[int]:
-    """Say of every position of a request's output whether a draft token for it is right."""
+    """Return RIGHT, WRONG or UNKNOWN for the draft token at every position of the output."""
     known = []  # the prefill's token comes first: nothing was drafted for it
     for drafted, accepted in zip(one.drafted.tolist(), one.accepted.tolist(), strict=True):
         known += [RIGHT] * accepted + [WRONG if accepted < drafted else UNKNOWN]
@@ -142,6 +143,6 @@ def fates(one: Trace) -> list[int]:
 
 
 def right(known: Sequence[int], position: int, guess: bool) -> bool:
-    """Say whether the draft token for a position is right; by guess where nobody looked."""
+    """Return whether the draft token of a position is right, ``guess`` where that is unknown."""
     fate = known[position] if position < len(known) else UNKNOWN
     return guess if fate == UNKNOWN else fate == RIGHT

@@ -3,7 +3,7 @@
 ``{"request": "7", "step": 3, "drafted": 4, "accepted": 2, "emitted": 3, "time": 0.518}``:
 step 0 is the prefill, which emits the first token undrafted; ``accepted`` is counted before the
 text is cut at its end, ``emitted`` after; ``time`` is when the step ended, in seconds since the
-log began. Every number anybody prints about a run derives from these six.
+log began. All metrics of a run derive from these six.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from specjax.files import write_atomically
+from specjax.host.files import write_atomically
 
 COUNTS = ("step", "drafted", "accepted", "emitted")
 EXAMPLE = '{"request": "0", "step": 1, "drafted": 4, "accepted": 2, "emitted": 3, "time": 0.05}'
@@ -45,21 +45,21 @@ class Trace(NamedTuple):
 
     @property
     def rounds(self) -> Bool[np.ndarray, "E"]:
-        """Tell the rounds of speculation from the prefills."""
+        """Whether each event is a round of speculation (False: a prefill)."""
         return self.step > 0
 
     @property
     def depth(self) -> int:
-        """Return K, the length of the longest draft."""
+        """K, the length of the longest draft."""
         return int(self.drafted.max(initial=0))
 
     def where(self, kept: Bool[np.ndarray, "E"]) -> "Trace":
-        """Keep some of the events."""
+        """Return the log with only the events marked in ``kept``."""
         return Trace(self.names, *(leaf[kept] for leaf in self[1:]))
 
 
 def to_trace(events: Iterable[Event]) -> Trace:
-    """Gather events into arrays, requests in the order of their first event.
+    """Return events as arrays, requests in the order of their first event.
 
     Raises ValueError, naming the event, if they are no log (see ``check``).
     """

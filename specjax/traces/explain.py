@@ -1,9 +1,9 @@
-"""Why is it slower? A round's budget: what acceptance brings, and what everything costs.
+"""Explain a speedup: tokens per round against the costs of drafting and verification.
 
 In units of a plain step, a round costs 1 + draft + (verify - 1) + overhead and brings 1 + accepted
 tokens, so speculation pays if and only if accepted > draft + (verify - 1) + overhead. The share of
-the draft's and the verification's cost that was spent on rejected tokens is acceptance's to answer
-for; the largest of the four is the guilty term.
+the draft's and the verification's cost that was spent on rejected tokens counts as
+acceptance's; the largest of the four is the guilty term.
 """
 
 import math
@@ -12,40 +12,33 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import nnls
 
 from specjax import theory
-from specjax.theory.arrays import Scalar, require
+from specjax.theory.arrays import Scalar, Value, require
 from specjax.traces.events import Trace
+from specjax.traces.measured_schedule import Step, measured_schedule
 from specjax.traces.positions import alpha, judged_tokens
 
 WHOLE = ("num_speculative_tokens", "batch_size", "k")
 ACCEPTANCE = ("tokens_per_round", "acceptance_rate", "alpha")
 REMEDIES = {
-    "acceptance": "Most of the cost goes into rejected tokens: draft fewer, or find a drafter "
-    "that knows this text (temperature, domain and chat template count too)",
-    "draft": "Drafting is slow: a smaller draft, fewer layers or a head on the target, or one "
+    "acceptance": "It goes into rejected tokens: draft fewer, or find a drafter that knows this "
+    "text (temperature, domain and chat template count too)",
+    "draft": "It goes into drafting: a smaller draft, fewer layers or a head on the target, or one "
     "without a model (ngram, suffix)",
-    "verify": "Verifying costs more than one token does: at this batch or context the target is "
-    "bound by compute (or wakes more experts); draft less under load, as the schedule says",
+    "verify": "It goes into verifying more than one token: at this batch or context the target is "
+    "bound by compute (or wakes more experts); draft less under load",
     "overhead": "Neither model is at work: host, sampling, scheduling or transfers between "
     "rounds; fuse or overlap them, and check that graphs or compilation are on",
-    "cost": "The round costs too much; measure draft_s and verify_s to see which part "
-    "(specjax bench costs does, for specjax)",
+    "cost": "Measure draft_s and verify_s to see which part it is (specjax bench costs does, for "
+    "specjax)",
 }
-
-
-class Step(NamedTuple):
-    """One timed round: how many rows, drafted tokens per row, and seconds."""
-
-    batch_size: int
-    k: int
-    seconds: float
+LITTLE = 0.25  # plain steps: a cost below it is not worth a remedy where speculation pays
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What was measured of one configuration, at one batch size. Seconds are per round.
+    """Measurements of one configuration at one batch size. Seconds are per round.
 
     Acceptance is one of ``tokens_per_round`` (the target's own token included),
     ``acceptance_rate`` (accepted / drafted) or ``alpha``; a log takes their place.
@@ -80,7 +73,7 @@ class Measured:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Measured":
-        """Read what a JSON file holds. Raises ValueError for unknown keys and wrong values."""
+        """Return the measurements in a JSON file. Raises ValueError for wrong keys or values."""
         known = [field.name for field in fields(cls)]
         for key in values:
             if key not in known:
@@ -99,7 +92,7 @@ class Measured:
 
 
 def as_number(name: str, value: Any) -> Any:
-    """Return a JSON number as the type its name asks for. Raises ValueError for another value."""
+    """Return a JSON number as the type of its field. Raises ValueError for another value."""
     whole = name in WHOLE
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
         raise ValueError(f"{name} must be a {'whole ' * whole}number, got {value!r}")
@@ -107,7 +100,7 @@ def as_number(name: str, value: Any) -> Any:
 
 
 class Acceptance(NamedTuple):
-    """What the target made of the drafts."""
+    """The acceptance of drafts."""
 
     alpha: float
     marginals: tuple[float, ...]  # [K]: share of rounds that accepted more than i tokens
@@ -119,24 +112,15 @@ class Acceptance(NamedTuple):
         return sum(self.marginals)
 
     def tokens(self, k: int) -> float:
-        """Expect this many tokens per round at another K: drafts cut, or alpha going on."""
+        """Return the expected tokens per round at another K: drafts cut, or extended with alpha."""
         more = self.marginals[-1] * theory.accepted_per_step(
             self.alpha, max(k - len(self.marginals), 0)
         )
         return 1.0 + sum(self.marginals[:k]) + float(more)
 
 
-class Costs(NamedTuple):
-    """What a batch's round takes: t0 + t1 B (K + 1) + td K seconds."""
-
-    t0: float
-    t1: float
-    td: float
-    error: float | None  # mean relative error of the fit; None: solved, not fitted
-
-
 class Explanation(NamedTuple):
-    """Where a round's time goes. Costs in plain steps; None where it was not measured."""
+    """The parts of a round's time, in plain steps; None where not measured."""
 
     num_speculative_tokens: int
     batch_size: int
@@ -154,7 +138,6 @@ class Explanation(NamedTuple):
     breakeven_alpha: float | None  # None: no acceptance would pay
     best_k: int | None
     best_speedup: float | None
-    costs: Costs | None
     schedule: list[list[int]] | None  # num_speculative_tokens_per_batch_size
 
 
@@ -162,14 +145,14 @@ def explain(
     measured: Measured,
     acceptance: Acceptance | None = None,
     *,
-    max_batch: int = 256,
     hysteresis: Scalar = 0.02,
 ) -> Explanation:
-    """Split a speedup into acceptance x (draft, verify, overhead) and say which K is best.
+    """Return a speedup split into acceptance x (draft, verify, overhead), and the best K.
 
     Costs are taken as linear in K between plain decoding and the measured round, so that
-    ``best_k`` (0: switch it off) is a prediction; so is the schedule, whose costs come from
-    ``measured.steps`` or, with rounds of one batch size alone, from their parts.
+    ``best_k`` (0: switch it off) is a prediction for this batch size, never larger than the
+    measured K: where a longer draft becomes dear to verify is not known. The schedule is that of
+    ``measured_schedule`` and ends at the largest batch size in ``measured.steps``.
     Raises ValueError if acceptance is neither measured nor given.
     """
     found = acceptance_of(measured) if acceptance is None else acceptance
@@ -178,16 +161,13 @@ def explain(
     tokens = 1.0 + found.accepted
     draft, verify, overhead, cost = parts(measured)
     blame = blamed(rate, draft, verify, overhead, cost)
-    costs = fit_costs(measured)
     most = max(blame, key=lambda name: blame[name], default=None)
     guilty = most if most is not None and blame[most] > 0 else None
     best, gain, least = None, None, None
     if cost is not None:
         fixed = max(overhead or 0.0, 0.0)
         extra = cost - 1.0 - fixed
-        gains = [1.0] + [
-            found.tokens(n) / (1.0 + extra * n / k + fixed) for n in range(1, max(2 * k, 8) + 1)
-        ]
+        gains = [1.0] + [found.tokens(n) / (1.0 + extra * n / k + fixed) for n in range(1, k + 1)]
         best = int(np.argmax(gains))
         gain = float(gains[best])
         needed = 1.0 + (cost - 1.0) * k / found.mean_drafted  # of a draft that was found
@@ -210,12 +190,7 @@ def explain(
         breakeven_alpha=least,
         best_k=best,
         best_speedup=gain,
-        costs=costs,
-        schedule=None
-        if costs is None
-        else theory.num_speculative_tokens_per_batch_size(
-            found.alpha, costs.t0, costs.t1, costs.td, max(2 * k, 8), max_batch, hysteresis
-        ),
+        schedule=measured_schedule(measured.steps, found.tokens, hysteresis),
     )
 
 
@@ -235,11 +210,17 @@ def parts(measured: Measured):
     return d, v, cost - 1.0 - d - v, cost
 
 
-def blamed(rate: float, draft, verify, overhead, cost) -> dict[str, float]:
-    """Share a round's extra cost out: what was spent on rejected tokens is acceptance's."""
+def blamed(
+    rate: float,
+    draft: Value | None,
+    verify: Value | None,
+    overhead: Value | None,
+    cost: Value | None,
+) -> dict[str, float]:
+    """Return a round's extra cost by cause; the part spent on rejected tokens is acceptance's."""
     if cost is None:
         return {}
-    if draft is None:
+    if draft is None or verify is None or overhead is None:
         return {"acceptance": (1.0 - rate) * (cost - 1.0), "cost": rate * (cost - 1.0)}
     return {
         "acceptance": (1.0 - rate) * (draft + verify),
@@ -250,7 +231,7 @@ def blamed(rate: float, draft, verify, overhead, cost) -> dict[str, float]:
 
 
 def acceptance_of(measured: Measured) -> Acceptance:
-    """Turn one number into an acceptance by position.
+    """Return an acceptance by position from one number.
 
     All positions have one alpha, and a draft has K tokens or, where nothing was found, none.
     Raises ValueError if no number is there.
@@ -272,7 +253,7 @@ def acceptance_of(measured: Measured) -> Acceptance:
 
 
 def acceptance_from(trace: Trace) -> Acceptance:
-    """Measure a log's acceptance over all its rounds, those that drafted nothing included.
+    """Return a log's acceptance over all its rounds, those without a draft included.
 
     Raises ValueError for a log that never drafted.
     """
@@ -284,7 +265,7 @@ def acceptance_from(trace: Trace) -> Acceptance:
 
 
 def round_seconds(trace: Trace) -> float:
-    """Return the median seconds between two steps of a request: a round at the log's load.
+    """Return the median seconds between two steps of a request, a round's time at this load.
 
     The median leaves out rounds that waited for a prefill or a compilation.
     Raises ValueError for a log without rounds or times.
@@ -295,31 +276,8 @@ def round_seconds(trace: Trace) -> float:
     return float(np.median(gaps))
 
 
-def fit_costs(measured: Measured) -> Costs | None:
-    """Find t0, t1 and td; None if too little was measured.
-
-    From ``steps`` of two batch sizes or more by least squares of relative errors, none of them
-    negative. Else from the parts at one batch size: t1 from verifying, td from drafting and the
-    overhead, and t0 the rest of a plain step.
-    """
-    if len({step.batch_size for step in measured.steps}) > 1:
-        batch, k, seconds = np.array(measured.steps, np.float64).T
-        system = np.stack([np.ones_like(batch), batch * (k + 1), k], axis=1) / seconds[:, None]
-        found, _ = nnls(system, np.ones_like(seconds))
-        error = float(np.abs(system @ found - 1.0).mean())
-        t0, t1, td = found.tolist()
-        return Costs(t0, t1, td, error)
-    draft, verify, overhead, _ = parts(measured)
-    if draft is None or verify is None or overhead is None or measured.plain_s is None:
-        return None
-    k, plain = measured.num_speculative_tokens, measured.plain_s
-    t1 = max(verify, 0.0) * plain / (k * measured.batch_size)
-    t0 = max(plain - t1 * measured.batch_size, 0.0)
-    return Costs(t0, t1, max(draft + overhead, 0.0) * plain / k, None)
-
-
-def say(found: Explanation) -> Sequence[str]:
-    """Put an explanation into sentences, the verdict first."""
+def to_sentences(found: Explanation) -> Sequence[str]:
+    """Return an explanation as sentences, the verdict first."""
     lines = []
     if found.speedup is None or found.round_cost is None:
         lines.append(
@@ -334,17 +292,33 @@ def say(found: Explanation) -> Sequence[str]:
         f"costs {found.round_cost:.2f} plain steps."
     )
     if found.guilty is not None:
-        what = "The guilty term" if found.speedup < 1 else "The largest cost left"
-        lines.append(
-            f"{what}: {found.guilty} ({found.blame[found.guilty]:.2f} plain steps per round). "
-            f"{found.remedy}."
-        )
+        cost, extra = found.blame[found.guilty], found.round_cost - 1.0
+        what = "The guilty term" if found.speedup < 1 else "The largest cost"
+        line = f"{what}: {found.guilty}, {cost:.2f} of the {extra:.2f} plain steps beyond one."
+        small = found.speedup >= 1 and cost < LITTLE
+        lines.append(f"{line} There is little to gain." if small else f"{line} {found.remedy}.")
     if found.breakeven_alpha is None:
         lines.append("No acceptance would make this K pay: the round costs more than K + 1 steps.")
     else:
         lines.append(f"Break-even alpha: {found.breakeven_alpha:.3f}; measured {found.alpha:.3f}.")
     if found.best_k == 0:
-        lines.append("Best K: 0. Switch speculation off here.")
+        lines.append(
+            f"Best K up to the measured {found.num_speculative_tokens}: 0. "
+            "Switch speculation off here."
+        )
     else:
-        lines.append(f"Best K: {found.best_k}, predicted {found.best_speedup:.2f}x.")
+        lines.append(
+            f"Best K up to the measured {found.num_speculative_tokens}: {found.best_k}, predicted "
+            f"{found.best_speedup:.2f}x."
+        )
+    if found.schedule is None:
+        lines.append(
+            f"This holds at batch size {found.batch_size}. No schedule: rounds with and without "
+            "speculation at batch size 1 and larger ones were not measured (steps in --measured; "
+            "specjax bench costs writes them for specjax)."
+        )
+    else:
+        lines.append(
+            f"Schedule: measured up to batch size {found.schedule[-1][1]}; nothing is known beyond."
+        )
     return lines

@@ -1,8 +1,8 @@
-"""Models of acceptance fitted to a log, so that K can be asked about that was never run.
+"""Models of acceptance fitted to a log, which predict tokens per round at other K.
 
-One alpha misses that text is easy in places. Three ways to say so: an alpha per draft (Beta), an
-alpha per request (mixture), and a memory from token to token (Markov). All three keep the
-censoring: what stood behind a rejection, or behind the end of a draft, was not judged.
+One alpha ignores that some text is easier. The models have an alpha per draft (Beta), an alpha per
+request (mixture), or a memory from token to token (Markov). All three treat the positions after a
+rejection, and after the end of a draft, as censored.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class Beta(NamedTuple):
     b: float
 
     def tokens(self, K: int) -> float:
-        """Expect this many tokens per round."""
+        """Return the expected tokens per round."""
         return float(theory.beta_mixture_tokens(self.a, self.b, K))
 
 
@@ -37,19 +37,19 @@ class Mixture(NamedTuple):
     shares: Float[np.ndarray, "M"]  # of the tokens: the text, and so these, are the same at any K
 
     def tokens(self, K: int) -> float:
-        """Expect this many tokens per round: the harmonic mean, weighted by tokens."""
+        """Return the expected tokens per round: the harmonic mean, weighted by tokens."""
         return float(theory.mixture_tokens(self.alphas, self.shares, K, weight="tokens"))
 
 
 class Markov(NamedTuple):
-    """The chance of a draft token depends on what became of the token before it."""
+    """A draft token's acceptance depends on whether the token before it was accepted."""
 
     after_recovered: float  # a rejection, or a round that drafted nothing
     after_bonus: float  # a draft accepted to its end
     after_accepted: float  # an accepted draft token of the same draft
 
     def tokens(self, K: int) -> float:
-        """Expect this many tokens per round, in the long run.
+        """Return the expected tokens per round in the long run.
 
         A round starts after a recovered or a bonus token. With f = the chance that a draft is
         accepted to its end, the share of starts after a bonus is f_r / (1 - f_b + f_r).
@@ -67,7 +67,7 @@ class Markov(NamedTuple):
 
 
 def fit_beta(trace: Trace) -> Beta:
-    """Fit Beta(a, b) to the accepted lengths, by maximum likelihood.
+    """Return Beta(a, b) fitted to the accepted lengths by maximum likelihood.
 
     P(l accepted, then a rejection) = B(a + l, b + 1) / B(a, b); a draft of d tokens accepted to
     its end has P = B(a + d, b) / B(a, b). Raises ValueError if nothing was drafted.
@@ -79,8 +79,8 @@ def fit_beta(trace: Trace) -> Beta:
 
     def loss(logs):
         a, b = np.exp(logs)
-        said = betaln(a + kinds[:, 0], b + kinds[:, 1]) - betaln(a, b)
-        return -float(times @ said) / times.sum()
+        log_likelihood = betaln(a + kinds[:, 0], b + kinds[:, 1]) - betaln(a, b)
+        return -float(times @ log_likelihood) / times.sum()
 
     start = np.log([2 * mean, 2 * (1 - mean)])
     found = minimize(loss, start, method="L-BFGS-B", bounds=[(-6.0, 9.0)] * 2)
@@ -88,7 +88,7 @@ def fit_beta(trace: Trace) -> Beta:
 
 
 def fit_mixture(trace: Trace, num_kinds: int = 2, num_iterations: int = 200) -> Mixture:
-    """Fit ``num_kinds`` alphas to the requests by expectation maximisation (Dempster et al. 1977).
+    """Return ``num_kinds`` alphas fitted to the requests by EM (Dempster et al. 1977).
 
     A request's accepted and judged tokens are its data. Starts at quantiles of the requests'
     own alphas. Raises ValueError for fewer requests that drafted than kinds.
@@ -117,7 +117,7 @@ def fit_mixture(trace: Trace, num_kinds: int = 2, num_iterations: int = 200) -> 
 
 
 def fit_markov(trace: Trace) -> Markov:
-    """Fit the three chances by counting; where one was never tried, alpha stands for it."""
+    """Return the three probabilities by counting; alpha where one was never observed."""
     full = (trace.drafted > 0) & (trace.accepted == trace.drafted)
     after_bonus = np.concatenate([[False], full[:-1]]) & trace.rounds
     tried = trace.drafted > 0
@@ -147,7 +147,7 @@ class Curves(NamedTuple):
 
 
 def tokens_by_k(trace: Trace, ks: Sequence[int]) -> Curves:
-    """Ask for tokens per round at each K, of drafts that are always found.
+    """Return the tokens per round at each K, for drafters that always propose K tokens.
 
     ``truncated`` assumes that rounds start where they did; the models assume that what they
     learned up to the log's K goes on beyond it, and their spread is how little is known there.

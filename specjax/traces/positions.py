@@ -1,7 +1,7 @@
-"""Acceptance measured from a log: by position, with what a rejection hides taken into account.
+"""Acceptance measured from a log, by position, with censoring.
 
-A rejection ends its draft, so the positions behind it were never judged (they are censored), and
-a short draft never had them. Accepted over *judged* is therefore the estimate of a chance;
+A rejection ends its draft, so the positions after it were never judged (they are censored), and a
+short draft never had them. Accepted over *judged* is therefore the estimate of a chance;
 accepted over drafted, or over drafts, is a property of the run.
 """
 
@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from specjax.metrics import SpecDecodeCounters
-from specjax.theory.arrays import Scalar, require
+from specjax.core.metrics import SpecDecodeCounters
+from specjax.theory.arrays import Scalar, Value, require
 from specjax.theory.intervals import Interval, acceptance_ci, acceptance_ci_clustered
 from specjax.traces.events import Trace
 
@@ -29,14 +29,14 @@ class Positions(NamedTuple):
 
 
 def counters(trace: Trace) -> SpecDecodeCounters:
-    """Count the log as the engine does."""
+    """Return the log's counters, as the engine counts."""
     steps = trace.where(trace.rounds)
     return SpecDecodeCounters.zeros(trace.depth).add(
         steps.drafted.tolist(), steps.accepted.tolist()
     )
 
 
-def share(part, whole, request, level: Scalar = 0.95) -> Interval:
+def share(part: Value, whole: Value, request: Value, level: Scalar = 0.95) -> Interval:
     """Return sum(part) / sum(whole) over steps, 0 <= part <= whole, with a clustered interval.
 
     Requests are the clusters; in a log of one request, its steps. Where all clusters agree the
@@ -55,14 +55,14 @@ def share(part, whole, request, level: Scalar = 0.95) -> Interval:
 
 
 def judged_tokens(trace: Trace):
-    """Count each step's draft tokens that the target judged: those accepted, and one rejected."""
+    """Return each step's number of judged draft tokens: the accepted ones and one rejected."""
     return trace.accepted + (trace.accepted < trace.drafted)
 
 
 def alpha(trace: Trace, level: Scalar = 0.95) -> Interval:
-    """Estimate alpha, the chance that one draft token is accepted: accepted / judged tokens.
+    """Return the estimate of alpha, the chance that a draft token is accepted: accepted / judged.
 
-    The maximum of the likelihood of a geometric law whose full drafts are censored. Not
+    The maximum of the likelihood of a geometric distribution whose full drafts are censored. Not
     accepted / drafted, which counts what stood behind a rejection. Raises ValueError if nothing
     was drafted.
     """
@@ -70,7 +70,7 @@ def alpha(trace: Trace, level: Scalar = 0.95) -> Interval:
 
 
 def by_position(trace: Trace, level: Scalar = 0.95) -> Positions:
-    """Measure acceptance at every draft position. Raises ValueError if nothing was drafted."""
+    """Return the acceptance at every draft position. Raises ValueError without drafts."""
     drafts = trace.where(trace.drafted > 0)
     require("the number of drafts", len(drafts.step), 1)
     place = np.arange(trace.depth)[:, None]
@@ -95,6 +95,6 @@ def by_position(trace: Trace, level: Scalar = 0.95) -> Positions:
 
 
 def stack(intervals: Sequence[Interval]) -> Interval:
-    """Make one interval of arrays [K]."""
+    """Return one interval of arrays [K]."""
     estimate, low, high = np.array(intervals).T
     return Interval(estimate, low, high)

@@ -1,0 +1,1 @@
+"""Training: the bundled language models and drafting heads, or your own."""

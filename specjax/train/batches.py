@@ -1,4 +1,4 @@
-"""Which tokens a step sees: a function of (seed, step) alone, so a resumed run sees the same."""
+"""The tokens of a training step, a function of (seed, step) alone: a resumed run gets the same."""
 
 import functools
 

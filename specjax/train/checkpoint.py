@@ -1,4 +1,4 @@
-"""Checkpoints that survive kill -9: written aside, renamed when whole (orbax does both)."""
+"""Checkpoints that survive kill -9: orbax writes a temporary folder and renames it at the end."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from specjax.train.loop import TrainState
 
 @contextmanager
 def open_checkpoints(folder: Path) -> Iterator[ocp.CheckpointManager]:
-    """Open the checkpoints of one run; the last two and the best stay, older ones go.
+    """Yield the checkpoint manager of one run; it keeps the last two checkpoints and the best.
 
     "Best" is the lowest held-out loss. Saving is synchronous: when it returns, the
     checkpoint counts. What a killed process left half written is removed here.

@@ -1,4 +1,4 @@
-"""The text to learn from: Python source files, their manifest, their split, their tokens."""
+"""Training text: Python source files, their manifest, split and tokens."""
 
 import hashlib
 import json
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from tokenizers import Tokenizer
 
-from specjax.files import write_atomically
+from specjax.host.files import write_atomically
 
 SKIPPED_FOLDERS = frozenset({"site-packages", "dist-packages", "__pycache__"})
 HELD_OUT_ONE_IN = 50
@@ -35,7 +35,7 @@ class Corpus(NamedTuple):
 
 
 def is_held_out(path: str) -> bool:
-    """Say whether a file is only ever used to measure: about 2%, by a hash of its path.
+    """Return whether a file is held out for evaluation: about 2%, by a hash of its path.
 
     The path alone decides, so a file stays on its side when its text or its neighbours
     change between Python versions.
@@ -44,7 +44,7 @@ def is_held_out(path: str) -> bool:
 
 
 def read_documents(source: str | None = None) -> list[Document]:
-    """Read every UTF-8 .py file under ``source``, sorted by relative path.
+    """Return every UTF-8 .py file under ``source``, sorted by relative path.
 
     None means the running interpreter's standard library: its tests included, installed
     packages not, nor ``_sysconfigdata*``, which the build machine generated. Links are not
@@ -83,7 +83,7 @@ def read_documents(source: str | None = None) -> list[Document]:
 
 
 def manifest(documents: list[Document]) -> dict:
-    """Say exactly what was read: one [path, bytes, sha256, held out] row per file."""
+    """Return one row [path, bytes, sha256, held out] per file that was read."""
     return {
         "files": [[d.path, d.num_bytes, d.sha256, d.held_out] for d in documents],
         "num_files": len(documents),
@@ -94,8 +94,8 @@ def manifest(documents: list[Document]) -> dict:
 
 def fingerprint(documents: list[Document], tokenizer: Tokenizer) -> str:
     """Return one hash for the text, its split and its tokenizer."""
-    told = json.dumps(manifest(documents)) + tokenizer.to_str()
-    return hashlib.sha256(told.encode()).hexdigest()
+    inputs = json.dumps(manifest(documents)) + tokenizer.to_str()
+    return hashlib.sha256(inputs.encode()).hexdigest()
 
 
 def encode(documents: list[Document], tokenizer: Tokenizer, end: int) -> np.ndarray:
@@ -106,7 +106,7 @@ def encode(documents: list[Document], tokenizer: Tokenizer, end: int) -> np.ndar
 
 
 def load_corpus(documents: list[Document], tokenizer: Tokenizer, end: int, cache: Path) -> Corpus:
-    """Return the tokens of both sides, from ``cache`` (an .npz) if it holds these very ones.
+    """Return the tokens of the training and held-out files, from ``cache`` (an .npz) if it matches.
 
     The cache is written whole under another name, then renamed: a killed run leaves either
     the old file or the new one.
@@ -125,15 +125,3 @@ def load_corpus(documents: list[Document], tokenizer: Tokenizer, end: int, cache
     with write_atomically(cache) as file:
         np.savez(file, key=np.asarray(key), **corpus._asdict())
     return corpus
-
-
-def standard_library_license() -> str:
-    """Return the licence text of the running interpreter.
-
-    Raises FileNotFoundError where the installation left it out.
-    """
-    library = Path(sysconfig.get_paths()["stdlib"])
-    for path in (library / "LICENSE.txt", library / "LICENSE", library.parent / "LICENSE.txt"):
-        if path.is_file():
-            return path.read_text(encoding="utf-8")
-    raise FileNotFoundError(f"no LICENSE.txt in {library}")

@@ -1,12 +1,12 @@
-"""First weights of a head: the target's own where a part has the same task, else random."""
+"""Initial weights of a head: the target's where a part has the same role, else random."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax.config import MedusaConfig, ModelConfig, SpeculatorConfig
+from specjax.core.types import PyTree
 from specjax.models.build import HeadConfig, init_params
-from specjax.types import PyTree
+from specjax.models.config import MedusaConfig, ModelConfig, SpeculatorConfig
 from specjax.weights.heads import lent, name, paths
 from specjax.weights.names import Route
 
@@ -17,7 +17,7 @@ BLOCKS = (("midlayer",), ("block",))  # of eagle3 and mtp
 def first_weights(
     head: HeadConfig, facts: ModelConfig, target: PyTree, kept: np.ndarray | None, seed: int
 ) -> Flat:
-    """Start from the target where a part of the head has the same task, else at random.
+    """Return initial weights: the target's where a part has the same role, else random.
 
     Embeddings, LM heads and final norms are the target's; a transformer block is its last
     layer, and the joining matrix passes the last feature through. Not eagle's, whose features
@@ -28,7 +28,7 @@ def first_weights(
     layer = paths(target["layers"][facts.num_layers - 1])
     own = {}
     for path, value in fresh.items():
-        if path not in fixed and path != ("say",):
+        if path not in fixed and path != ("vocab_rows",):
             block = next((b for b in BLOCKS if path[: len(b)] == b), None)
             if block is None:
                 value = outside(path, value, target, kept)
@@ -40,7 +40,9 @@ def first_weights(
 
 
 def outside(path: Route, value: jax.Array, target: PyTree, kept: np.ndarray | None) -> jax.Array:
-    """Return the first value of a weight outside a head's transformer block."""
+    """Return the initial value of a weight outside a head's transformer block."""
+    if path == ("mask_hidden",):
+        return value
     part, module = path[0], path[-2]
     embedding = target["embed_tokens"]["weight"]
     if part in ("lm_head", "lm_heads") or module == "head":
@@ -61,7 +63,7 @@ def outside(path: Route, value: jax.Array, target: PyTree, kept: np.ndarray | No
 
 
 def inside(path: Route, value: jax.Array, layer: dict[Route, jax.Array]) -> jax.Array:
-    """Return the first value of a block's weight: the target's last layer's, where it fits.
+    """Return the initial value of a block's weight: the target's last layer's, where it fits.
 
     EAGLE-3's attention reads the feature in its second half.
     """
@@ -78,7 +80,7 @@ def inside(path: Route, value: jax.Array, layer: dict[Route, jax.Array]) -> jax.
 
 
 def drop_ties(own: Flat) -> Flat:
-    """Leave out what tied stages share with the first that has it."""
+    """Return the weights without those that tied stages share with an earlier one."""
 
     def stays(stored):
         _, stage, part, _ = stored.split(".")

@@ -1,22 +1,30 @@
-"""What the training of a head is, and which head that makes."""
+"""The options of training a head, and the config of the head they describe."""
 
 import dataclasses
 from dataclasses import dataclass, field
 
-from specjax.config import HEAD_METHODS, FeatureConfig, MedusaConfig, ModelConfig, SpeculatorConfig
 from specjax.models.build import HeadConfig
+from specjax.models.config import (
+    HEAD_KINDS,
+    BlockConfig,
+    FeatureConfig,
+    MedusaConfig,
+    ModelConfig,
+    SpeculatorConfig,
+)
 from specjax.train.features import SourceConfig
 from specjax.train.options import RunConfig
-from specjax.weights.heads import SIZES
+from specjax.weights.head_configs import SIZES
 
+REDUCED = ("eagle3", "peagle", "dflash", "dspark")  # may have a vocabulary of their own
 LOSSES = ("kl", "cross_entropy", "tv", "feature")
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeadTrainConfig(RunConfig):
-    """Train a head on a target's hidden states.
+    """Options of training a head on a target's hidden states.
 
-    ``losses`` are weights by name: "kl" (from the target's law), "cross_entropy" (of the
+    ``losses`` are weights by name: "kl" (from the target's distribution), "cross_entropy" (of the
     text), "tv" (1 - the chance of acceptance) and "feature" (EAGLE's regression).
     """
 
@@ -29,16 +37,18 @@ class HeadTrainConfig(RunConfig):
     num_heads: int | None = None  # likewise
     num_kv_heads: int | None = None
     draft_vocab_size: int | None = None  # eagle3's own, of the most frequent tokens
-    num_layers: int = 2  # residual layers of a Medusa head
+    num_layers: int = 2  # of dflash, dspark and peagle; residual ones of a Medusa head
+    mask_token_id: int = 0  # of the same three: stands for a token that is to be drafted
+    markov_rank: int = 64  # of dspark's Markov head
     start: str | None = None  # folder of such a head, to go on from its weights
     first_batch: int = 0  # of the source; the next follow, then all again
     learning_rate: float = 4e-3
 
     def __post_init__(self):
         super().__post_init__()
-        if self.kind not in HEAD_METHODS:
+        if self.kind not in HEAD_KINDS:
             raise ValueError(
-                f"unknown kind of head {self.kind!r}: use one of {', '.join(HEAD_METHODS)}"
+                f"unknown kind of head {self.kind!r}: use one of {', '.join(HEAD_KINDS)}"
             )
         for name, weight in self.losses.items():
             if name not in LOSSES:
@@ -57,20 +67,27 @@ class HeadTrainConfig(RunConfig):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
-        if self.draft_vocab_size is not None and self.kind != "eagle3":
-            raise ValueError(f"draft_vocab_size is eagle3's, this is {self.kind}")
+        if self.draft_vocab_size is not None and self.kind not in REDUCED:
+            raise ValueError(
+                f"draft_vocab_size is for {', '.join(REDUCED)}: a {self.kind} head has the target's"
+            )
 
 
 def taps_of(kind: str, target: ModelConfig) -> tuple[int, ...]:
-    """Return the layers a head is given: vLLM's choice for EAGLE-3, MiMo's for MTP."""
+    """Return the target's layers that a head reads.
+
+    vLLM's choice for EAGLE-3, for DFlash and DSpark the last one too, and MiMo's for MTP.
+    """
     depth = target.num_layers
-    if kind == "eagle3":
+    if kind in ("eagle3", "peagle"):
         return tuple(sorted({2, depth // 2, depth - 3}))
+    if kind in ("dflash", "dspark"):
+        return tuple(sorted({2, depth // 2, depth - 3, depth}))
     return (depth,) if kind == "mtp" else ()
 
 
 def head_config(config: HeadTrainConfig, target: ModelConfig) -> HeadConfig:
-    """Return the facts of the head to train: its blocks have the target's sizes, unless asked.
+    """Return the config of the head to train, with the target's sizes unless given.
 
     Raises ValueError where the source lacks the layers that it taps, or a reduced vocabulary
     is none.
@@ -113,6 +130,38 @@ def head_config(config: HeadTrainConfig, target: ModelConfig) -> HeadConfig:
     if config.kind == "eagle":  # always Llama's
         llama = dataclasses.replace(block, qk_norm=False, qkv_bias=False)
         return FeatureConfig(kind="eagle", block=llama, target_size=size)
+    if config.kind in ("dflash", "dspark"):
+        return block_config(config, block, target, taps)
+    at_once = config.kind == "peagle"
+    if at_once:
+        block = dataclasses.replace(block, num_layers=config.num_layers)
     return FeatureConfig(
-        kind="eagle3", block=block, target_size=size, taps=taps, draft_vocab_size=rows
+        kind="eagle3",
+        block=block,
+        target_size=size,
+        taps=taps,
+        draft_vocab_size=rows,
+        mask_token_id=config.mask_token_id if at_once else None,
+    )
+
+
+def block_config(
+    config: HeadTrainConfig, block: ModelConfig, target: ModelConfig, taps: tuple[int, ...]
+) -> BlockConfig:
+    """Return the config of a DFlash or DSpark head: layers of Qwen3's kind, full attention."""
+    number, dspark = config.num_layers, config.kind == "dspark"
+    return BlockConfig(
+        kind="dspark" if dspark else "dflash",
+        block=dataclasses.replace(
+            block, num_layers=number, qk_norm=True, qkv_bias=False, tie_word_embeddings=False
+        ),
+        target_size=target.hidden_size,
+        taps=taps,
+        mask_token_id=config.mask_token_id,
+        causal=(False,) * number,
+        sliding_windows=(None,) * number,
+        draft_vocab_size=config.draft_vocab_size,
+        sample_from_anchor=dspark,
+        markov_rank=config.markov_rank if dspark else 0,
+        confidence="markov" if dspark else "none",
     )

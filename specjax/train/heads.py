@@ -1,4 +1,4 @@
-"""Train a drafting head on what its target shows, to a folder vLLM loads."""
+"""Train a drafting head on its target's hidden states, and export a folder that vLLM loads."""
 
 import functools
 from collections.abc import Callable
@@ -7,27 +7,24 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jaxtyping import Array, Float
 
 from specjax.bundled import resolve
-from specjax.config import FeatureConfig, ModelConfig
+from specjax.core.sampling import FORBIDDEN
+from specjax.core.types import PyTree
 from specjax.models.build import HeadConfig, build_target
-from specjax.sampling import FORBIDDEN
+from specjax.models.config import WITH_LAYERS, ModelConfig
 from specjax.train.features import Features, Source, open_shards, open_source
 from specjax.train.head_init import Flat, first_weights
 from specjax.train.head_options import HeadTrainConfig, head_config
-from specjax.train.log import draw_losses, say
+from specjax.train.log import draw_losses, echo
 from specjax.train.loop import make_updates
 from specjax.train.losses import cross_entropy, divergence, overlap, regression
 from specjax.train.run import Trained, Work, read_run, settle, train
 from specjax.train.unrolled import Drafted, build_unrolled
-from specjax.types import PyTree
-from specjax.weights.heads import (
-    assemble,
-    read_head,
-    read_head_config,
-    rows_of,
-)
+from specjax.weights.head_configs import read_head_config
+from specjax.weights.heads import assemble, read_head, rows_of
 from specjax.weights.hf_config import read_config
 from specjax.weights.load import load_params
 from specjax.weights.save_heads import save_head
@@ -36,7 +33,7 @@ COUNTED = 64  # batches in which the tokens of a reduced vocabulary are counted
 
 
 def train_head(config: HeadTrainConfig, shards: Path | None = None, *, resume: bool = True):
-    """Train, or go on training, and export to ``out``/model.
+    """Train, or resume training, and export to ``out``/model.
 
     Batches come from ``shards``, which must have been made as ``config.source`` says, or are
     made as they are needed: the same ones. Killed and started again, it ends with the same
@@ -69,7 +66,7 @@ def train_head(config: HeadTrainConfig, shards: Path | None = None, *, resume: b
 def read_start(
     config: HeadTrainConfig, head: HeadConfig, facts: ModelConfig, target: PyTree
 ) -> tuple[Flat, np.ndarray | None]:
-    """Read the head to go on from. Raises ValueError where it is another than asked."""
+    """Return the weights to resume from. Raises ValueError if their config differs."""
     folder = resolve(config.start or "")
     found = read_head_config(folder, config.kind, facts)
     if found != head:
@@ -78,15 +75,15 @@ def read_start(
 
 
 def frequent_tokens(head: HeadConfig, source: Source) -> np.ndarray | None:
-    """Choose the tokens of a reduced vocabulary: those read most often, in ascending order."""
-    if not isinstance(head, FeatureConfig) or head.draft_vocab_size is None:
+    """Return the tokens of a reduced vocabulary: the most frequent ones, in ascending order."""
+    if not isinstance(head, WITH_LAYERS) or head.draft_vocab_size is None:
         return None
     number = min(COUNTED, source.config.num_batches)
     counts = np.zeros(head.block.vocab_size, np.int64)
     for i in range(number):
         counts += np.bincount(np.ravel(source.read("train", i).token_ids), minlength=len(counts))
     kept = np.sort(np.argsort(-counts, kind="stable")[: head.draft_vocab_size])
-    say(f"the draft vocabulary covers {counts[kept].sum() / counts.sum():.1%} of the tokens")
+    echo(f"the draft vocabulary covers {counts[kept].sum() / counts.sum():.1%} of the tokens")
     return kept
 
 
@@ -95,27 +92,31 @@ def loss_of(
     drafted: Drafted,
     known: Float[Array, "B P V"],
     batch: Features,
-    level: int,
 ) -> Float[Array, ""]:
-    """Mix the losses of one drafted position.
+    """Return the weighted sum of the losses of one drafted position.
 
-    Tokens that a reduced vocabulary lacks have probability 0 for it: of the target's law what
-    remains is what counts, and of the text the tokens that it has.
+    A confidence head learns the chance to accept, beside them.
+
+    Tokens that a reduced vocabulary lacks have probability 0 for it: of the target's distribution
+    what remains is what counts, and of the text the tokens that it has.
     """
-    logits, known = drafted.logits, known[:, level:]
+    logits, known = drafted.logits, known[:, drafted.at]
     has, total = logits > FORBIDDEN, jnp.zeros(())
     if weight := weights.get("kl"):
         total += weight * divergence(logits, jnp.where(has, known, FORBIDDEN))
     if weight := weights.get("cross_entropy"):
-        labels = batch.token_ids[:, 2 + level :]
+        labels = batch.token_ids[:, 2:][:, drafted.at]
         can = jnp.take_along_axis(has, labels[..., None], axis=-1)
         fair = jnp.where(can, logits, jnp.zeros_like(logits))  # a constant where it cannot
         total += weight * cross_entropy(fair, labels)
     if weight := weights.get("tv"):
         total += weight * (1 - overlap(logits, known).mean())
     if weight := weights.get("feature"):
-        wanted = batch.hidden_states[:, 1 + level :].astype(jnp.float32)
+        wanted = batch.hidden_states[:, 1:][:, drafted.at].astype(jnp.float32)
         total += weight * regression(drafted.features, wanted)
+    if drafted.confidence is not None:
+        accepted = jax.lax.stop_gradient(overlap(logits, known))
+        total += optax.sigmoid_binary_cross_entropy(drafted.confidence, accepted).mean()
     return total
 
 
@@ -129,25 +130,25 @@ def make_work(
     first: Callable[[], Flat],
     steps: int,
 ) -> Work:
-    """Compile the run's functions."""
-    say_map = None if kept is None else rows_of(kept, facts.vocab_size)
+    """Return the run's compiled functions."""
+    vocab_rows = None if kept is None else rows_of(kept, facts.vocab_size)
     unrolled = build_unrolled(head, config.unroll, config.source.layers)
     score = build_target(facts).logits
 
     def draft(own, target, batch) -> tuple[list[Drafted], jax.Array]:
         known = score(target, batch.hidden_states[:, 1:].astype(jnp.float32))
-        return unrolled(assemble(head, own, target, say_map), batch), known
+        return unrolled(assemble(head, own, target, vocab_rows), batch), known
 
     def objective(own, target, batch):
         drafted, known = draft(own, target, batch)
-        losses = [loss_of(config.losses, x, known, batch, i) for i, x in enumerate(drafted)]
+        losses = [loss_of(config.losses, x, known, batch) for x in drafted]
         weights = [config.decay**level for level in range(len(losses))]
         return sum(w * loss for w, loss in zip(weights, losses, strict=True)) / sum(weights)
 
     def measure(own, target, batch):
         drafted, known = draft(own, target, batch)
-        agree = [(x.logits.argmax(-1) == known[:, i:].argmax(-1)) for i, x in enumerate(drafted)]
-        accept = [overlap(x.logits, known[:, i:]) for i, x in enumerate(drafted)]
+        agree = [(x.logits.argmax(-1) == known[:, x.at].argmax(-1)) for x in drafted]
+        accept = [overlap(x.logits, known[:, x.at]) for x in drafted]
         means = (jnp.stack([x.mean() for x in xs]) for xs in (agree, accept))
         return objective(own, target, batch), *means
 

@@ -1,4 +1,4 @@
-"""Ctrl-C ends a run that can go on later."""
+"""Ctrl-C ends a run that can be resumed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ import typer
 
 @contextmanager
 def until_interrupted(place: Path) -> Iterator[None]:
-    """Turn Ctrl-C into a line that says where the work waits, and exit code 130."""
+    """Turn Ctrl-C into a message with the run's folder, and exit code 130."""
     try:
         yield
     except KeyboardInterrupt:

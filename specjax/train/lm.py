@@ -1,6 +1,5 @@
-"""Train a language model from a folder of Python source to a folder transformers loads."""
+"""Train a language model on a folder of Python source, and export a transformers folder."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -8,7 +7,8 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from specjax.bundled import resolve
-from specjax.files import write_json
+from specjax.core.types import PyTree, Target
+from specjax.host.files import write_json
 from specjax.models.build import build_target
 from specjax.train.batches import crop, measure
 from specjax.train.data import (
@@ -19,8 +19,8 @@ from specjax.train.data import (
     manifest,
     read_documents,
 )
-from specjax.train.log import draw_losses, say
-from specjax.train.loop import make_step
+from specjax.train.log import draw_losses, echo
+from specjax.train.loop import Measure, make_step
 from specjax.train.options import TrainConfig, model_config
 from specjax.train.run import Trained, Work, read_run, settle, train
 from specjax.train.tokenizer import (
@@ -29,7 +29,6 @@ from specjax.train.tokenizer import (
     save_tokenizer,
     train_tokenizer,
 )
-from specjax.types import PyTree, Target
 from specjax.weights.hf_config import read_config
 from specjax.weights.load import load_params
 from specjax.weights.save import save_model
@@ -38,7 +37,7 @@ NUM_HELD_OUT_BATCHES = 16
 
 
 def find_tokenizer(config: TrainConfig, documents: list[Document]) -> Tokenizer:
-    """Take the named tokenizer, else the teacher's, else train one on the training side.
+    """Return the named tokenizer, else the teacher's, else one trained on the training files.
 
     Raises ValueError when the named one and the teacher's disagree on a token.
     """
@@ -53,7 +52,7 @@ def find_tokenizer(config: TrainConfig, documents: list[Document]) -> Tokenizer:
 
 
 def load_teacher(config: TrainConfig) -> tuple[Target, PyTree] | tuple[None, None]:
-    """Load the teacher's functions and float32 weights, if the run has one."""
+    """Return the teacher's functions and float32 weights; None without a teacher."""
     if config.teacher is None:
         return None, None
     facts, _ = read_config(resolve(config.teacher), dtype="float32")
@@ -69,13 +68,13 @@ def load_teacher(config: TrainConfig) -> tuple[Target, PyTree] | tuple[None, Non
     return build_target(facts), load_params(resolve(config.teacher), facts)
 
 
-def held_out_loss(measure: Callable, batches: list[np.ndarray], params: PyTree) -> float:
-    """Average the text's cross-entropy over the fixed held-out batches, in nats per token."""
+def held_out_loss(measure: Measure, batches: list[np.ndarray], params: PyTree) -> float:
+    """Return the mean cross-entropy on the fixed held-out batches, in nats per token."""
     return float(np.mean([float(measure(params, tokens)) for tokens in batches]))
 
 
 def make_work(config: TrainConfig, steps: int, corpus: Corpus) -> Work:
-    """Compile the run's functions; the state is donated, so it is updated in place."""
+    """Return the run's compiled functions; the state is donated, so it is updated in place."""
     teacher, teacher_params = load_teacher(config)
     step = make_step(config, steps, teacher)
     update, score = jax.jit(step.update, donate_argnums=0), jax.jit(step.measure)
@@ -90,7 +89,7 @@ def make_work(config: TrainConfig, steps: int, corpus: Corpus) -> Work:
 
 
 def train_lm(config: TrainConfig, *, resume: bool = True) -> Trained:
-    """Train, or go on training, and export to ``out``/model.
+    """Train, or resume training, and export to ``out``/model.
 
     A killed run started again with the same configuration ends with the same weights, bit
     for bit, on the same machine. Raises ValueError before any long work for a configuration
@@ -99,9 +98,9 @@ def train_lm(config: TrainConfig, *, resume: bool = True) -> Trained:
     out = Path(config.out)
     run = read_run(out, config, resume)
     load_teacher(config)  # refuses before the text is read
-    say(f"reading Python files of {config.source or 'the standard library'}")
+    echo(f"reading Python files of {config.source or 'the standard library'}")
     documents = read_documents(config.source)
-    say(f"tokenizing {len(documents)} files")
+    echo(f"tokenizing {len(documents)} files")
     tokenizer = find_tokenizer(config, documents)
     end, data = end_of_text(tokenizer), fingerprint(documents, tokenizer)
     out.mkdir(parents=True, exist_ok=True)

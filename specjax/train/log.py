@@ -1,4 +1,4 @@
-"""What a run says while it works: a bar on a terminal, plain lines, a JSONL, a curve."""
+"""The log of a run: a progress bar or plain lines, a JSONL file, and a loss curve."""
 
 import json
 import sys
@@ -10,16 +10,16 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from specjax.files import write_atomically
+from specjax.host.files import write_atomically
 
 
-def say(line: str) -> None:
-    """Print a line at once, also into a file or a pipe."""
+def echo(line: str) -> None:
+    """Print a line without buffering, also into a file or a pipe."""
     print(line, flush=True)
 
 
 def read_losses(path: Path) -> list[dict]:
-    """Read loss.jsonl; a last line that a kill cut short is left out."""
+    """Return the rows of loss.jsonl, without a truncated last line."""
     rows = []
     for line in path.read_text().splitlines() if path.is_file() else []:
         try:
@@ -30,18 +30,18 @@ def read_losses(path: Path) -> list[dict]:
 
 
 def rewind(path: Path, step: int) -> None:
-    """Drop the rows after ``step``: the resumed run will write them again."""
+    """Remove the rows after ``step``, which the resumed run writes again."""
     rows = [row for row in read_losses(path) if row["step"] <= step]
     with write_atomically(path) as file:
         file.write("".join(json.dumps(row) + "\n" for row in rows).encode())
 
 
 def describe(row: dict, steps: int) -> str:
-    """Put one row into words."""
+    """Return one row as text."""
     held_out = row.get("held_out_loss")
-    told = f"step {row['step']}/{steps}  loss {row['loss']:.4f}"
-    told += "" if held_out is None else f"  held-out {held_out:.4f}"
-    return told + f"  {row['tokens_per_second']:.0f} tokens/s"
+    line = f"step {row['step']}/{steps}  loss {row['loss']:.4f}"
+    line += "" if held_out is None else f"  held-out {held_out:.4f}"
+    return line + f"  {row['tokens_per_second']:.0f} tokens/s"
 
 
 @contextmanager
@@ -65,12 +65,12 @@ def open_log(out: Path, resumed: int, steps: int) -> Iterator[Callable[[dict], N
 
         def report(row: dict) -> None:
             row = {**row, "seconds": round(time.monotonic() - start, 1)}
-            told = describe(row, steps)
+            line = describe(row, steps)
             print(json.dumps(row), file=losses, flush=True)
-            print(time.strftime("%Y-%m-%d %H:%M:%S"), told, file=lines, flush=True)
-            bar.update(task, completed=row["step"], description=told)
+            print(time.strftime("%Y-%m-%d %H:%M:%S"), line, file=lines, flush=True)
+            bar.update(task, completed=row["step"], description=line)
             if bar.disable:
-                print(told, flush=True)
+                print(line, flush=True)
 
         yield report
 

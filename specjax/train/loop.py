@@ -1,42 +1,51 @@
-"""One training step as a pure function, through the very decoder that generates."""
+"""One training step as a pure function, with the same decoder that generates."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
+from specjax.core.cache import keep
+from specjax.core.topology import causal
+from specjax.core.types import Cache, Output, PyTree, Target
 from specjax.models.build import build_target, init_params
-from specjax.topology import causal
 from specjax.train.losses import cross_entropy, distillation
 from specjax.train.options import RunConfig, TrainConfig, model_config
-from specjax.types import Cache, Output, PyTree, Target
 
 CHUNK = 128
 
 
 class TrainState(NamedTuple):
-    """Everything a step changes. There is no generator: data is addressed by the step."""
+    """All state that a step changes; batches are addressed by step number, without a generator."""
 
     params: PyTree
     optimizer: optax.OptState
     step: Int[Array, ""]
 
 
+Tokens = Int[Array | np.ndarray, "B T1"]  # sequences of T + 1 tokens
+Update = Callable[  # of a training state by one batch: (state, teacher's weights, tokens)
+    [TrainState, PyTree | None, Tokens], tuple[TrainState, Float[Array, ""]]
+]
+Measure = Callable[[PyTree, Tokens], Float[Array, ""]]  # weights' cross-entropy, nats per token
+
+
 class Step(NamedTuple):
     """The pure functions of a run."""
 
-    init: Callable  # () -> TrainState
-    update: Callable  # (TrainState, teacher params | None, tokens [B, T + 1]) -> (state, loss)
-    measure: Callable  # (params, tokens [B, T + 1]) -> cross-entropy of the text, nats per token
+    init: Callable[[], TrainState]
+    update: Update
+    measure: Measure
 
 
 def read_text(
     target: Target, params: PyTree, tokens: Int[Array, "B T"], capacity: int, chunk: int = CHUNK
 ) -> tuple[Output, Cache]:
-    """Read full sequences into an empty cache of ``capacity``, chunk by chunk, unrolled.
+    """Return a forward pass over full sequences into an empty cache, chunk by chunk, unrolled.
 
     Each chunk attends to the window it can see and no more, which is how inference reads a
     prompt. With 1.6M parameters and 512 tokens, on 2 cores, one piece trained at 3,800
@@ -48,8 +57,9 @@ def read_text(
         piece = tokens[:, start : start + chunk]
         stop = start + piece.shape[1]
         positions = jnp.broadcast_to(jnp.arange(start, stop, dtype=jnp.int32)[None], piece.shape)
-        output, cache = target.forward(params, piece, positions, causal(stop - start), cache, stop)
-        cache = cache._replace(lengths=jnp.full(batch, stop, jnp.int32))
+        shape = positions, causal(stop - start), cache, stop
+        output, cache = target.forward(params, piece, *shape, None, None, "text")
+        cache = keep(cache, None, jnp.full(batch, stop - start, jnp.int32))
         shown.append(output)
     return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), *shown), cache
 
@@ -57,13 +67,13 @@ def read_text(
 def causal_logits(
     target: Target, params: PyTree, tokens: Int[Array, "B T"], chunk: int = CHUNK
 ) -> Float[Array, "B T V"]:
-    """Score a full sequence."""
+    """Return the logits of a full sequence."""
     output, _ = read_text(target, params, tokens, tokens.shape[1], chunk)
     return target.logits(params, output.hidden)
 
 
 def matrices(params: PyTree) -> PyTree:
-    """Mark the matrices that mix features: not embeddings, LM heads, norms or biases."""
+    """Return a mask of the hidden matrices: not embeddings, LM heads, norms or biases."""
 
     def mark(path, leaf):
         names = jax.tree_util.keystr(path)
@@ -73,13 +83,13 @@ def matrices(params: PyTree) -> PyTree:
 
 
 def orthogonalized(params: PyTree) -> PyTree:
-    """Say which weights Muon moves, in optax's words: matrices; None is AdamW's."""
+    """Return optax's dimension numbers for Muon: the matrices; None for weights under AdamW."""
     muon = optax.contrib.MuonDimensionNumbers()
     return jax.tree.map(lambda matrix: muon if matrix else None, matrices(params))
 
 
 def learning_rates(config: RunConfig, steps: int) -> optax.Schedule:
-    """Warm up linearly over 5% of the steps (100 at most), then fall to 2% along a cosine."""
+    """Return the learning rate: linear warm-up over 5% of the steps (at most 100), cosine to 2%."""
     warmup = max(1, min(100, steps // 20))
     return optax.warmup_cosine_decay_schedule(
         init_value=config.learning_rate / warmup,
@@ -90,7 +100,15 @@ def learning_rates(config: RunConfig, steps: int) -> optax.Schedule:
     )
 
 
-def make_updates(config: RunConfig, steps: int, objective: Callable) -> tuple[Callable, Callable]:
+Objective = Callable[[PyTree, PyTree, PyTree], Array | float]  # (weights, others, batch): loss
+
+
+def make_updates(
+    config: RunConfig, steps: int, objective: Objective
+) -> tuple[
+    Callable[[PyTree], TrainState],
+    Callable[[TrainState, PyTree, PyTree], tuple[TrainState, Float[Array, ""]]],
+]:
     """Return (params -> TrainState) and ((state, fixed, batch) -> (state, loss)); jit them.
 
     Muon (Jordan et al. 2024) moves the matrices, with updates of root mean square 0.2 as in
@@ -123,13 +141,14 @@ def make_updates(config: RunConfig, steps: int, objective: Callable) -> tuple[Ca
 
 
 def make_step(config: TrainConfig, steps: int, teacher: Target | None = None) -> Step:
-    """Build a language model's functions, in float32.
+    """Return a language model's functions, in float32.
 
     ``teacher`` is the target to distil from; its weights are an argument of ``update``.
     """
     target = build_target(model_config(config))
 
-    def measure(params: PyTree, tokens: Int[Array, "B T1"]) -> Float[Array, ""]:
+    def measure(params: PyTree, tokens: Tokens) -> Float[Array, ""]:
+        tokens = jnp.asarray(tokens)
         return cross_entropy(causal_logits(target, params, tokens[:, :-1]), tokens[:, 1:])
 
     def objective(params, teacher_params, tokens):

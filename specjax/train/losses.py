@@ -1,4 +1,4 @@
-"""What training minimises: surprise at the next token, and distance from a teacher."""
+"""Losses: cross-entropy of the next token, and distances from a teacher."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 def cross_entropy(
     logits: Float[Array, "*lead V"], targets: Int[Array, "*lead"]
 ) -> Float[Array, ""]:
-    """Average the next token's surprise, in nats per token."""
+    """Return the mean cross-entropy of the next token, in nats per token."""
     logprobs = jax.nn.log_softmax(logits, axis=-1)
     return -jnp.take_along_axis(logprobs, targets[..., None], axis=-1).mean()
 
@@ -17,7 +17,7 @@ def cross_entropy(
 def divergence(
     logits: Float[Array, "*lead V"], teacher: Float[Array, "*lead V"]
 ) -> Float[Array, ""]:
-    """Average KL(teacher || student), in nats per token: zero only where the laws agree."""
+    """Return the mean KL(teacher || student), in nats per token."""
     known, guessed = jax.nn.log_softmax(teacher, axis=-1), jax.nn.log_softmax(logits, axis=-1)
     return jnp.sum(jnp.exp(known) * (known - guessed), axis=-1).mean()
 
@@ -28,7 +28,7 @@ def distillation(
     targets: Int[Array, "*lead"],
     teacher_weight: float,
 ) -> Float[Array, ""]:
-    """Mix both: a draft's acceptance rate lives on its distance from the target's law.
+    """Return the weighted sum of cross-entropy and KL from the teacher.
 
     By Pinsker's inequality the chance to accept, 1 - TV, is at least 1 - sqrt(KL / 2)
     (Hinton et al. 2015; DistillSpec, Zhou et al. 2023).
@@ -47,5 +47,5 @@ def overlap(
 def regression(
     features: Float[Array, "*lead D"], wanted: Float[Array, "*lead D"]
 ) -> Float[Array, ""]:
-    """Average the smooth L1 distance of features (EAGLE, Li et al. 2024)."""
+    """Return the mean smooth L1 distance of features (EAGLE, Li et al. 2024)."""
     return optax.huber_loss(features, wanted, delta=1.0).mean()

@@ -1,14 +1,14 @@
-"""What a training run is: one frozen record, checked once."""
+"""The options of a training run: one frozen dataclass, validated once."""
 
 import json
 from dataclasses import asdict, dataclass, fields
 
-from specjax.config import ModelConfig
+from specjax.models.config import ModelConfig
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """What every run has, whatever it trains.
+    """Options that all training runs share.
 
     Exactly one of ``steps`` and ``minutes`` is given; minutes become steps once, from a
     measurement at the start, and the run remembers the steps.
@@ -45,7 +45,7 @@ class RunConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(RunConfig):
-    """Train a Qwen3-architecture decoder on Python source.
+    """Options of training a Qwen3-architecture decoder on Python source.
 
     ``teacher`` is a Hugging Face folder to distil from, ``tokenizer`` one whose tokenizer.json
     is reused (a teacher's is taken by itself), ``source`` a folder of .py files (None: the
@@ -88,7 +88,7 @@ class TrainConfig(RunConfig):
 
 
 def model_config(config: TrainConfig) -> ModelConfig:
-    """Return the facts of the decoder to train: Qwen3's, float32, tied embeddings."""
+    """Return the config of the decoder to train: Qwen3's, float32, tied embeddings."""
     return ModelConfig(
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
@@ -105,7 +105,7 @@ def model_config(config: TrainConfig) -> ModelConfig:
 
 
 def differences(stored: dict, config: RunConfig) -> list[str]:
-    """Name the fields in which a stored run differs, as "field: stored -> asked"; not ``out``."""
+    """Return where a stored run differs, as "field: stored -> given"; ``out`` is ignored."""
     asked = json.loads(json.dumps(asdict(config)))  # as a stored run reads: tuples are lists
     names = [field.name for field in fields(config) if field.name != "out"]
     return [

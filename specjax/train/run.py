@@ -11,18 +11,18 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from specjax.files import write_json
+from specjax.core.types import PyTree
+from specjax.host.files import write_json
 from specjax.train import checkpoint
-from specjax.train.log import open_log, say
+from specjax.train.log import echo, open_log
 from specjax.train.loop import TrainState
 from specjax.train.options import RunConfig, differences
-from specjax.types import PyTree
 
 LOG_EVERY = 10
 
 
 class Trained(NamedTuple):
-    """Where a finished run left its model, and how good it is."""
+    """The folder of a finished run's model, and its losses."""
 
     folder: Path
     step: int  # the one with the lowest held-out loss
@@ -30,7 +30,7 @@ class Trained(NamedTuple):
 
 
 class Work(NamedTuple):
-    """A run's functions, ready to be called."""
+    """A run's compiled functions."""
 
     init: Callable[[], TrainState]
     update: Callable[[TrainState, Any], tuple[TrainState, jax.Array]]  # the state is donated
@@ -58,7 +58,7 @@ def read_run(out: Path, config: RunConfig, resume: bool) -> dict | None:
 
 
 def affordable_steps(config: RunConfig, work: Work, minutes: float) -> int:
-    """Turn a time budget into a number of steps, by timing a few on a throwaway state."""
+    """Return the number of steps within a time budget, from timing a few on a throwaway state."""
     seconds, state = [], work.init()
     for number in range(7):
         batch = work.batch(number)
@@ -74,7 +74,7 @@ def affordable_steps(config: RunConfig, work: Work, minutes: float) -> int:
 
 
 def settle(config: RunConfig, run: dict | None, data: str, make_work: Callable[[int], Work]) -> int:
-    """Return the number of steps, which a fresh run settles and writes to out/run.json.
+    """Return the number of steps; a new run computes it and writes it to out/run.json.
 
     Raises ValueError when the run began on other data.
     """
@@ -91,7 +91,7 @@ def settle(config: RunConfig, run: dict | None, data: str, make_work: Callable[[
 
 
 def train(config: RunConfig, steps: int, work: Work) -> tuple[TrainState, float]:
-    """Run from the last checkpoint, if there is one, to ``steps``.
+    """Train from the last checkpoint, if there is one, to ``steps``.
 
     Return the state with the lowest held-out loss of those measured, and that loss. Raises
     ValueError when the loss is no longer finite.
@@ -103,10 +103,10 @@ def train(config: RunConfig, steps: int, work: Work) -> tuple[TrainState, float]
         state = work.init() if restored is None else restored
         first, measured = int(state.step), {}
         if first >= steps:
-            say(f"the run is complete: step {first} of {steps}")
+            echo(f"the run is complete: step {first} of {steps}")
         else:
-            said = "training" if restored is None else f"resuming from step {first}"
-            say(f"{said}, to step {steps}")
+            what = "training" if restored is None else f"resuming from step {first}"
+            echo(f"{what}, to step {steps}")
         losses: list[Any] = []
         with open_log(out, first, steps) as report:
             start = time.monotonic()

@@ -1,11 +1,11 @@
-"""A byte-level BPE for code: trained here, loadable by transformers as it is."""
+"""Train a byte-level BPE tokenizer for code, in a format that transformers loads."""
 
 from collections.abc import Iterable
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from specjax.files import write_atomically, write_json
+from specjax.host.files import write_atomically, write_json
 
 END_OF_TEXT = "<|endoftext|>"
 
@@ -19,7 +19,7 @@ CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}\n{% endfo
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    """Learn merges from ``texts``: all 256 bytes are in the vocabulary, so no text is lost.
+    """Return a tokenizer with merges learned from ``texts`` and all 256 bytes in its vocabulary.
 
     Deterministic: the same texts in the same order give the same vocabulary. Raises
     ValueError when the texts are too few for ``vocab_size``.
@@ -64,7 +64,7 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
 
 
 def load_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
-    """Read ``folder``/tokenizer.json, for training a model of ``vocab_size``.
+    """Return the tokenizer in ``folder``, for training a model of ``vocab_size``.
 
     Raises ValueError when it is missing, of another size, or without the end-of-text token.
     """

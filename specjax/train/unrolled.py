@@ -1,4 +1,4 @@
-"""Draft ahead along a whole text at once: what a head will do, in training.
+"""Run a head's drafting steps at many positions of a text at once, as training needs them.
 
 EAGLE-3's training-time test (Li et al. 2025, arXiv:2503.01840): after the first pass over
 (token, feature) pairs, the head reads its own outputs in place of the target's features, one
@@ -9,27 +9,34 @@ one pair of each later pass: what it would find in its cache after s drafts.
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
-from specjax.config import FeatureConfig
-from specjax.models.build import HeadConfig, build_feature_head, build_stages
+from specjax.core.types import PyTree
+from specjax.models.build import HeadConfig, build_block_head, build_feature_head, build_stages
+from specjax.models.config import BlockConfig, FeatureConfig
 from specjax.train.features import Features
-from specjax.types import PyTree
 
 
 class Drafted(NamedTuple):
-    """The logits of drafts s places ahead: of the tokens after places s + 1 .. T - 1."""
+    """The logits of one draft step, for all places that are drafted from."""
 
     logits: Float[Array, "B P V"]
     features: Float[Array, "B P D"]  # that they were read from
+    at: Int[Array, "P"]  # which of the tokens after positions 1 .. T - 1 they are of
+    confidence: Float[Array, "B P"] | None = None  # DSpark's logit that a token is accepted
 
 
 def build_unrolled(config: HeadConfig, depth: int, layers: tuple[int, ...]) -> Callable:
     """Return (params, Features) -> one ``Drafted`` per position of the draft."""
+    if isinstance(config, FeatureConfig) and config.mask_token_id is not None:
+        return masked_features(config, depth, layers)
     if isinstance(config, FeatureConfig):
         return unrolled_features(config, depth, layers)
+    if isinstance(config, BlockConfig):
+        return drafted_blocks(config, depth, layers)
     stages = build_stages(config)
 
     def run(params: PyTree, batch: Features) -> list[Drafted]:
@@ -39,15 +46,15 @@ def build_unrolled(config: HeadConfig, depth: int, layers: tuple[int, ...]) -> C
         for level in range(depth):
             follows = jnp.roll(batch.token_ids[:, 1:-1], -level, axis=1)
             carry, logits = stages.step(params, carry, follows.reshape(-1), level)
-            real = (x.reshape(rows, pairs, -1)[:, : pairs - level] for x in (logits, carry))
-            drafted.append(Drafted(*real))
+            shown, read = (x.reshape(rows, pairs, -1)[:, : pairs - level] for x in (logits, carry))
+            drafted.append(Drafted(shown, read, jnp.arange(level, pairs)))
         return drafted
 
     return run
 
 
 def unrolled_features(config: FeatureConfig, depth: int, layers: tuple[int, ...]) -> Callable:
-    """Return what ``build_unrolled`` does, for EAGLE, EAGLE-3 and MTP."""
+    """Return ``build_unrolled``'s function for EAGLE, EAGLE-3 and MTP."""
     head, index = build_feature_head(config), [layers.index(layer) for layer in config.taps]
 
     def run(params: PyTree, batch: Features) -> list[Drafted]:
@@ -60,15 +67,112 @@ def unrolled_features(config: FeatureConfig, depth: int, layers: tuple[int, ...]
         for level in range(depth):
             visible, window = sees(pairs, level), (level + 1) * pairs
             after, cache = head.forward(params, tokens, features, positions, visible, cache, window)
-            drafted.append(Drafted(head.logits(params, after[:, level:]), after[:, level:]))
+            real = after[:, level:]
+            drafted.append(Drafted(head.logits(params, real), real, jnp.arange(level, pairs)))
             features = jnp.concatenate([jnp.zeros((rows, 1, size), after.dtype), after[:, :-1]], 1)
         return drafted
 
     return run
 
 
+SHARES = 0.7, 0.2  # of the pairs that each further mask keeps, and the least of all
+
+
+def masked_features(config: FeatureConfig, depth: int, layers: tuple[int, ...]) -> Callable:
+    """Return ``build_unrolled``'s function for P-EAGLE: pairs, and masks after some of them.
+
+    Mask d of pair a stands at position a + d, sees the pairs up to a and the masks before it, and
+    all are read in one pass. Ever fewer pairs keep a further mask (conditional drop, PARD's).
+    """
+    head, index = build_feature_head(config), [layers.index(layer) for layer in config.taps]
+    keep, least = SHARES
+    mask_features, mask_token_id = head.mask_features, head.mask_token_id
+    assert mask_features is not None
+    assert mask_token_id is not None
+
+    def run(params: PyTree, batch: Features) -> list[Drafted]:
+        wide = (batch.hidden_states, batch.taps[:, :, jnp.asarray(index, jnp.int32)])
+        features = head.fuse(params, *(x.astype(config.block.dtype) for x in wide))[:, :-1]
+        rows, pairs, size = features.shape
+        key = jax.random.fold_in(jax.random.key(0), jnp.sum(batch.token_ids))
+        order = jax.random.permutation(key, pairs - depth + 1)  # the last have no room for masks
+        kept = [jnp.arange(pairs)]
+        kept += [
+            jnp.sort(order[: max(1, round(len(order) * max(keep**d, least)))])
+            for d in range(1, depth)
+        ]
+        pair = jnp.concatenate(kept)
+        level = jnp.concatenate([jnp.full(len(one), d) for d, one in enumerate(kept)])
+        masks = (rows, len(pair) - pairs)
+        tokens = jnp.full(masks, mask_token_id, batch.token_ids.dtype)
+        tokens = jnp.concatenate([batch.token_ids[:, 1:-1], tokens], axis=1)
+        mask = jnp.broadcast_to(mask_features(params), (*masks, size)).astype(features.dtype)
+        read = jnp.concatenate([features, mask], axis=1)
+        positions = jnp.broadcast_to((pair + level)[None], tokens.shape)
+        same = (pair[:, None] == pair[None]) & (level[:, None] >= level[None])
+        visible = same | ((level == 0)[None] & (pair[None] <= pair[:, None]))
+        cache = head.init_cache(rows, len(pair))
+        after, _ = head.forward(params, tokens, read, positions, visible[None], cache, len(pair))
+        ends = np.cumsum([len(one) for one in kept])
+        return [
+            Drafted(head.logits(params, after[:, end - len(one) : end]),
+                    after[:, end - len(one) : end], one + d)
+            for d, (one, end) in enumerate(zip(kept, ends, strict=True))
+        ]  # fmt: skip
+
+    return run
+
+
+def drafted_blocks(config: BlockConfig, depth: int, layers: tuple[int, ...]) -> Callable:
+    """Return ``build_unrolled``'s function for DFlash and DSpark: blocks from some places.
+
+    These places, the anchors, are one every ``depth`` tokens, from a first one that the batch
+    decides. A block sees the text strictly before its anchor, and itself.
+    """
+    head, index = build_block_head(config), [layers.index(layer) for layer in config.taps]
+    first = 0 if config.sample_from_anchor else 1
+    rows = depth + first
+
+    def run(params: PyTree, batch: Features) -> list[Drafted]:
+        taps = batch.taps[:, :, jnp.asarray(index, jnp.int32)].astype(config.block.dtype)
+        size, length = taps.shape[:2]
+        count = (length - depth) // depth
+        anchors = 1 + jnp.sum(batch.token_ids) % depth + depth * jnp.arange(count)
+        anchors = jnp.minimum(anchors, length - depth)
+        text = jnp.arange(length)
+        in_text = jnp.broadcast_to(text[None], (size, length))
+        cache = head.remember(params, taps, in_text, head.init_cache(size, length + count * rows))
+        roots = jnp.take(batch.token_ids, anchors, axis=1)[:, :, None]
+        masks = jnp.full((size, count, rows - 1), config.mask_token_id, roots.dtype)
+        tokens = jnp.concatenate([roots, masks], axis=2).reshape(size, -1)
+        positions = (anchors[:, None] + jnp.arange(rows)[None]).reshape(-1)
+        block = jnp.repeat(jnp.arange(count), rows)
+        before = text[None] < jnp.repeat(anchors, rows)[:, None]
+        visible = jnp.concatenate([before, block[:, None] == block[None]], axis=1)[None]
+        places = jnp.concatenate([text, positions])[None]
+        hidden, _ = head.forward(
+            params, tokens, jnp.broadcast_to(positions[None], tokens.shape), visible, places,
+            cache, length + count * rows,
+        )  # fmt: skip
+        hidden = hidden.reshape(size, count, rows, -1)[:, :, first:]
+        drafted = []
+        for level in range(depth):
+            features = hidden[:, :, level]
+            logits = head.logits(params, features)
+            before = jnp.take(batch.token_ids, anchors + level, axis=1)
+            if head.follow is not None:
+                logits = logits + head.follow(params, before)
+            sure = None
+            if head.confidence is not None:
+                sure = head.confidence(params, features, before)
+            drafted.append(Drafted(logits, features, anchors + level - 1, sure))
+        return drafted
+
+    return run
+
+
 def sees(pairs: int, level: int) -> Bool[Array, "1 P M"]:
-    """Mark what each pair of pass ``level`` sees of all passes up to it, side by side."""
+    """Return the attention mask of draft step ``level`` over all steps up to it, concatenated."""
     index = np.arange(pairs)
     back = index[:, None] - index[None]  # how far a pair lies behind
     blocks = [back >= level, *(back == level - i for i in range(1, level + 1))]

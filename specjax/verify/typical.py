@@ -1,10 +1,10 @@
-"""Typical acceptance, LOSSY: keep what the target finds likely enough, whatever its law.
+"""Typical acceptance, LOSSY: accept draft tokens above a probability that depends on the entropy.
 
-Medusa (Cai et al. 2024, section 3.3.2): accept a draft token d where
+Medusa (Cai et al. 2024, arXiv:2401.10774, section 3.3.2): accept a draft token d where
 p(d) > min(epsilon, delta * exp(-H(p))), epsilon = ``posterior_threshold``, delta =
-``posterior_alpha``: the less sure the target is, the less it asks for. Of a tree the deepest
-accepted path is emitted. What follows it is sampled from p, where Medusa takes the most likely
-token. At temperature 0 p is one-hot, and only the target's own choice is accepted.
+``posterior_alpha``: the higher the target's entropy, the lower the threshold. Of a tree the
+deepest accepted path is emitted. The token after it is sampled from p, where Medusa takes the most
+likely one. At temperature 0 p is one-hot, and only the target's argmax is accepted.
 """
 
 import functools
@@ -13,26 +13,26 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from specjax.topology import ancestors, depths
-from specjax.types import Draft, Rule, Verdict
-from specjax.verify.laws import on_laws
-from specjax.verify.noise import Noise, race
+from specjax.core.topology import ancestors, depths
+from specjax.core.types import Draft, Rule, Verdict
+from specjax.verify.noise import Noise, exponential_race
+from specjax.verify.probs_rule import probs_rule
 from specjax.verify.verdict import emit
 
 
 @functools.cache
 def typical(posterior_threshold: float = 0.09, posterior_alpha: float = 0.3) -> Rule:
-    """Build the rule for Medusa's epsilon and delta."""
+    """Return the rule for Medusa's epsilon and delta."""
 
     def kernel(noise: Noise, draft: Draft, target: Float[Array, "B N V"], depth: int) -> Verdict:
         entropy = jax.scipy.special.entr(target).sum(axis=-1)
-        asked = jnp.minimum(posterior_threshold, posterior_alpha * jnp.exp(-entropy))
+        threshold = jnp.minimum(posterior_threshold, posterior_alpha * jnp.exp(-entropy))
         rows = jnp.arange(target.shape[0])[:, None]
         p_token = target[rows, draft.parents, draft.tokens]
-        likely = p_token > jnp.take_along_axis(asked, draft.parents, axis=1)
+        likely = p_token > jnp.take_along_axis(threshold, draft.parents, axis=1)
         return accept_deepest(noise, draft, likely, target, depth)
 
-    return on_laws(kernel)
+    return probs_rule(kernel)
 
 
 def accept_deepest(
@@ -42,7 +42,7 @@ def accept_deepest(
     target: Float[Array, "B N V"],
     depth: int,
 ) -> Verdict:
-    """Emit the deepest path of likely nodes, and sample from p behind it."""
+    """Emit the deepest path of nodes that are all ``likely``, and a token sampled from p."""
     nodes, levels = jnp.arange(draft.tokens.shape[1])[None], jnp.arange(depth + 1)[None]
     on_path = ancestors(draft.parents)
     level = depths(on_path)
@@ -54,4 +54,4 @@ def accept_deepest(
     path = jnp.argmax(here, axis=-1).astype(jnp.int32)
     num_accepted = jnp.take_along_axis(level, end[:, None], axis=1)[:, 0]
     p = jnp.take_along_axis(target, end[:, None, None], axis=1)[:, 0]
-    return emit(draft, path, num_accepted, race(p, noise, end))
+    return emit(draft, path, num_accepted, exponential_race(p, noise, end))

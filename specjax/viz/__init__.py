@@ -1,0 +1,1 @@
+"""Figures with matplotlib, and the live text of a terminal."""

@@ -1,4 +1,4 @@
-"""How often a draft's first token is right, by the length of the match that led to it."""
+"""Acceptance of a draft's first token, by the length of the match behind it."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -64,7 +64,7 @@ def acceptance_by_match(
 
 
 def count(match: Int[np.ndarray, "N"], right: Bool[np.ndarray, "N"]) -> Line:
-    """Count drafts and hits by match length."""
+    """Return the numbers of drafts and of accepted first tokens by match length."""
     lengths = np.unique(match[match > 0])
     drafts = np.array([(match == length).sum() for length in lengths])
     hits = np.array([right[match == length].sum() for length in lengths])

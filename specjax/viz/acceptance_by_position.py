@@ -1,4 +1,4 @@
-"""Acceptance by draft position, with intervals, against what one alpha would give."""
+"""Acceptance by draft position, with intervals, against one alpha's prediction."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

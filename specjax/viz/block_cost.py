@@ -1,4 +1,4 @@
-"""What verifying a block costs: the time of n tokens per row over the time of one."""
+"""The cost of verifying a block: the time of n tokens per row over the time of one."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -76,13 +76,15 @@ def block_cost(
     return tuple(lines), tuple(axes)
 
 
-def relative(batch: Scalar, tokens: Real, ctx: Scalar, model, hw):
+def relative(
+    batch: Scalar, tokens: Real, ctx: Scalar, model: theory.ModelCost, hw: theory.Hardware
+) -> Real:
     """Return t(B, n) / t(B, 1) for n = tokens."""
     block = theory.decode_time_roofline(batch, tokens, ctx, model, hw)
     return block / theory.decode_time_roofline(batch, 1, ctx, model, hw)
 
 
-def knee_of_row(batch: Scalar, ctx: Scalar, model, hw) -> float:
+def knee_of_row(batch: Scalar, ctx: Scalar, model: theory.ModelCost, hw: theory.Hardware) -> float:
     """Return the n at which 2 N B n / F equals (weights + B ctx kv) / BW."""
     require_costs(ctx=ctx)
     moved = model.num_params * model.bytes_per_param + batch * ctx * model.kv_bytes

@@ -87,7 +87,7 @@ def draft_tree(
 
 
 def lay_out(parents: Sequence[int], node_prob: Sequence[float]) -> tuple[Node, ...]:
-    """Place leaves one under the other, and every other node in the middle of its children."""
+    """Return heights: leaves in sequence, every other node in the middle of its children."""
     size = len(parents)
     children: list[list[int]] = [[] for _ in range(size)]
     depth, reached = [0] * size, [1.0] * size

@@ -1,4 +1,4 @@
-"""The figure around axes, and its file."""
+"""Get the figure of axes, and save it."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.figure import Figure
 
-from specjax.files import write_atomically
+from specjax.host.files import write_atomically
 
 
 def figure_of(ax: Axes) -> Figure:
@@ -18,7 +18,7 @@ def figure_of(ax: Axes) -> Figure:
 
 
 def check_picture(file: Path) -> None:
-    """Raise ValueError unless a picture can be written there: before the work, not after it."""
+    """Raise ValueError unless a picture can be written there; called before long work."""
     folder, formats = file.parent, FigureCanvasBase.get_supported_filetypes()
     if not folder.is_dir():
         raise ValueError(f"picture {file}: {folder} is not a folder; create it first.")
@@ -29,7 +29,7 @@ def check_picture(file: Path) -> None:
 
 
 def save_figure(ax: Axes, file: Path) -> None:
-    """Write axes' figure, whole or not at all, as the suffix says; without one as PNG.
+    """Write the axes' figure atomically, in the format of the suffix (PNG if there is none).
 
     Raises ValueError as `check_picture` does.
     """

@@ -1,4 +1,4 @@
-"""What an audit by sampling found: total variations, beside what chance alone makes."""
+"""Measured total variations of an audit, beside those expected from sampling noise alone."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,18 +18,19 @@ class Found(NamedTuple):
     """One row of the figure."""
 
     name: str
-    tv: float  # between two samples, or a sample and a law
-    expected_tv: float  # if the laws were the same
-    differs: bool  # what the test says
+    tv: float  # between two samples, or a sample and a distribution
+    expected_tv: float  # if the distributions were the same
+    differs: bool  # the test's result
 
 
 def audit_findings(
     rows: Sequence[Found], *, title: str | None = None, ax: Axes | None = None
 ) -> tuple[tuple[float, ...], Axes]:
-    """Draw each measured total variation as a dot, and as a bar what chance makes of none.
+    """Draw measured total variations as dots over bars of what sampling noise alone gives.
 
-    Two samples of one law are never equal: a dot at the end of its bar is good news. Returns
-    the ratios of measured to expected, and the axes. Raises ValueError when there is no row.
+    Two samples of one distribution are never equal: a dot at the end of its bar is good news.
+    Returns the ratios of measured to expected, and the axes. Raises ValueError when there is no
+    row.
     """
     if not rows:
         raise ValueError("need at least one finding to draw, got none")
@@ -51,9 +52,9 @@ def audit_findings(
     ax.set_title(said if title is None else title, fontsize=11, loc="left", pad=24)
     ax.legend(
         handles=[
-            Patch(color=CHANCE, label="expected of one law"),
+            Patch(color=CHANCE, label="expected of one distribution"),
             Line2D([], [], linestyle="", marker="o", color=SAME, label="not told apart"),
-            Line2D([], [], linestyle="", marker="X", color=DIFFERENT, label="another law"),
+            Line2D([], [], linestyle="", marker="X", color=DIFFERENT, label="another distribution"),
         ],
         loc="lower left",
         bbox_to_anchor=(-0.01, 0.99),

@@ -1,4 +1,4 @@
-"""Tokens per round against how much of the output stands in the prompt."""
+"""Tokens per round against the share of the output that occurs in the prompt."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from specjax.viz.palette import GRID, LINES, MARKS, QUIET, SMALL
 
 
 class Points(NamedTuple):
-    """All requests, in the order in which they were given."""
+    """The points of all requests, in the given order."""
 
     overlap: Float[np.ndarray, "R"]
     tokens_per_round: Float[np.ndarray, "R"]

@@ -1,4 +1,4 @@
-"""Measured gains with their intervals, and what the theory had expected of them."""
+"""Measured gains with their intervals, beside the theory's predictions."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,14 +1,14 @@
-"""Show a completion while it grows, each token coloured by where it came from."""
+"""Print a streamed completion, tokens coloured by origin: accepted, recovered or bonus."""
 
 from collections import deque
 
 from rich.console import Console
 from rich.text import Text
 
-from specjax.engine.detokenizer import Detokenizer
 from specjax.engine.llm import LLM
-from specjax.engine.params import SamplingParams
-from specjax.engine.rounds import Progress
+from specjax.engine.options.sampling_params import SamplingParams
+from specjax.engine.request_state import RequestState
+from specjax.engine.text.detokenizer import Detokenizer
 
 ACCEPTED, OWN, FIRST = "bold green", "yellow", ""
 LEGEND = (
@@ -19,39 +19,39 @@ LEGEND = (
 
 def show(
     llm: LLM, prompt: str, sampling: SamplingParams, console: Console, *, with_prompt: bool = True
-) -> Progress:
-    """Print one completion round by round and return what was made.
+) -> RequestState:
+    """Print one completion round by round and return its final state.
 
     On a terminal the prompt comes first, dim, and tokens have colours; elsewhere the
     completion is printed alone.
     """
     if with_prompt and console.is_terminal:
         console.print(Text(prompt, style="dim"), end="", soft_wrap=True)
-    progress, painter = None, None
-    for progress, transcript in llm.stream(prompt, sampling):
+    request_state, painter = None, None
+    for request_state, transcript in llm.stream(prompt, sampling):
         if painter is None:
-            painter = Painter(Detokenizer(llm.get_tokenizer(), progress.request.prompt))
-        for words, style in painter.paint(progress, transcript.text):
+            painter = Painter(Detokenizer(llm.get_tokenizer(), request_state.request.prompt))
+        for words, style in painter.paint(request_state, transcript.text):
             if console.is_terminal:
                 console.print(Text(words, style=style), end="", soft_wrap=True)
             else:  # as it is: rich would expand tabs and drop control characters
                 console.file.write(words)
                 console.file.flush()
     console.print()
-    assert progress is not None  # a request yields at least its first token
-    return progress
+    assert request_state is not None  # a request yields at least its first token
+    return request_state
 
 
 def legend() -> Text:
-    """Say what the colours mean."""
+    """Return a legend of the colours."""
     return Text("  ").join(Text(what, style=style) for what, style in LEGEND)
 
 
 class Painter:
-    """Cut a growing text into pieces of one style each.
+    """Split a growing text into pieces of one style each.
 
-    What may be shown is decided by the transcript, which holds back half characters and
-    possible stop strings; this only finds which token each character came from.
+    The transcript decides which text can be shown, without incomplete characters and possible stop
+    strings; this class only finds the token behind each character.
     """
 
     def __init__(self, detokenizer: Detokenizer):
@@ -60,14 +60,14 @@ class Painter:
         self._num_rounds = self._num_shown = 0
         self._style = FIRST
 
-    def paint(self, progress: Progress, text: str) -> list[tuple[str, str]]:
+    def paint(self, request_state: RequestState, text: str) -> list[tuple[str, str]]:
         """Return the new pieces of ``text``, with their styles."""
-        for number in range(self._num_rounds, len(progress.rounds)):
-            one = progress.rounds[number]
+        for number in range(self._num_rounds, len(request_state.rounds)):
+            one = request_state.rounds[number]
             for i, token in enumerate(one.tokens):
                 style = ACCEPTED if i < one.num_accepted else OWN if number else FIRST
                 self._waiting.append((self._detokenizer.push(token), style))
-        self._num_rounds = len(progress.rounds)
+        self._num_rounds = len(request_state.rounds)
         fresh, pieces = text[self._num_shown :], []
         self._num_shown = len(text)
         while fresh and self._waiting:

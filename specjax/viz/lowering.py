@@ -1,4 +1,4 @@
-"""How many calls a lowered program makes, by the kernels it may use."""
+"""The number of kernel calls of a lowered program, by the fused kernels allowed."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

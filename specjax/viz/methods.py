@@ -1,4 +1,4 @@
-"""Methods side by side: the tokens a round brings, and what is left of them as speedup."""
+"""Methods side by side: tokens per round, and the speedup."""
 
 import textwrap
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ LEGEND = (
 
 
 class Method(NamedTuple):
-    """What one method measured on the same prompts."""
+    """One method's measurements on the common prompts."""
 
     name: str
     tokens_per_second: float
@@ -107,14 +107,14 @@ def method_comparison(
 
 
 def describe(row: Method) -> str:
-    """Name a method, and say under it how much of its drafts was accepted."""
+    """Return a method's label: its name over its acceptance rate."""
     if row.acceptance is None:
         return row.name
     return f"{row.name}\n{row.acceptance:.0%} of drafted accepted"
 
 
 def draw_bar(ax: Axes, y: float, value: float, colour: str, note: str, reach: float) -> None:
-    """Draw a horizontal bar; its numbers stand behind it, and behind the line at 1."""
+    """Draw a horizontal bar with its numbers to the right, past the line at 1."""
     ax.barh(y, value, height=0.36, color=colour)
     behind = max(value, 1.0) + 0.02 * reach
     ax.text(behind, y, note, va="center", fontsize=9, color="#333333")

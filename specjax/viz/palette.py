@@ -1,4 +1,4 @@
-"""Okabe & Ito's colour-blind-safe palette, with marks and dashes that tell lines apart in grey."""
+"""Okabe & Ito's colour-blind-safe palette, with marks and dashes to distinguish lines in grey."""
 
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 SKY, PURPLE, YELLOW, BLACK = "#56B4E9", "#CC79A7", "#F0E442", "#000000"

@@ -1,4 +1,4 @@
-"""Rejection sampling as bars: where two laws agree, what is rejected, what is drawn instead."""
+"""Bars of rejection sampling: what is accepted, what is rejected, what is drawn instead."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -21,7 +21,7 @@ class Bars(NamedTuple):
     common: Float[np.ndarray, "V"]  # min(p, q): drafted and accepted
     rejected: Float[np.ndarray, "V"]  # max(q - p, 0): drafted too often
     missing: Float[np.ndarray, "V"]  # max(p - q, 0): drafted too seldom
-    residual: Float[np.ndarray, "V"]  # missing, normalised: the law after a rejection
+    residual: Float[np.ndarray, "V"]  # missing, normalised: the distribution after a rejection
     alpha: float
 
 
@@ -33,12 +33,12 @@ def residual_bars(
     title: str | None = None,
     ax: Axes | None = None,
 ) -> tuple[Bars, Axes]:
-    """Draw the target's law p and the draft's q [V] side by side, split at min(p, q).
+    """Draw the target's distribution p and the draft's q [V] side by side, split at min(p, q).
 
     The blue parts are accepted tokens, together alpha; the hatched part of q is rejected, and the
-    residual puts exactly its mass where p is missing some, so that what is emitted has the law p
-    (Leviathan et al. 2023, A.1). Returns the numbers and the axes.
-    Raises ValueError for rows that are no laws, or a wrong number of labels.
+    residual puts exactly its mass where p is missing some, so that what is emitted is distributed
+    as p (Leviathan et al. 2023, A.1). Returns the numbers and the axes.
+    Raises ValueError for rows that are no distributions, or a wrong number of labels.
     """
     p, q = np.asarray(p, np.float64), np.asarray(q, np.float64)
     alpha = float(theory.acceptance_prob(p, q))

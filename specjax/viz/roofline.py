@@ -36,7 +36,7 @@ def roofline(
 
     max(bytes / bandwidth, operations / compute): flat while the weights are being read, where
     verifying K more tokens is free, rising from the knee on. ``ctx`` tokens of context are read
-    once per pass. Peak numbers of the presets are assumptions, and the figure says so.
+    once per pass. Peak numbers of the presets are assumptions, which the figure states.
     Returns the lines and the axes. Raises ValueError for no hardware or negative numbers.
     """
     if not hardware:
@@ -103,5 +103,5 @@ def roofline(
 
 
 def describe(hw: theory.Hardware) -> str:
-    """Name a hardware and its peaks."""
+    """Return a hardware's label: its name and peak numbers."""
     return f"{hw.name}: {hw.bandwidth / 1e12:g} TB/s, {hw.flops / 1e12:g} TFLOP/s"

@@ -1,4 +1,4 @@
-"""A round's budget: what it costs in plain steps, beside the tokens it brings."""
+"""A round's cost in plain steps, beside the tokens it emits."""
 
 from typing import NamedTuple
 
@@ -31,7 +31,7 @@ class Slab(NamedTuple):
 def round_budget(
     found: Explanation, *, title: str | None = None, ax: Axes | None = None
 ) -> tuple[tuple[Slab, ...], Axes]:
-    """Draw two bars: the tokens a round brings, and the plain steps it costs.
+    """Draw two bars: the tokens that a round emits, and its cost in plain steps.
 
     Speculation pays where the upper one is longer: the speedup is their ratio. Returns the parts
     and the axes. Raises ValueError for an explanation without costs.

@@ -1,4 +1,4 @@
-"""Verification rules side by side: how far from the target's law, for how many tokens."""
+"""Verification rules side by side: how far from the target's distribution, for how many tokens."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,18 +14,18 @@ COLOURS = {LOSSLESS: BLUE, EXACT: GREEN, LOSSY: VERMILION}
 MARKERS = {LOSSLESS: "s", EXACT: "o", LOSSY: "X"}
 SAYS = {
     LOSSLESS: "lossless: same seed, same text",
-    EXACT: "exact: the target's law",
-    LOSSY: "lossy: another law",
+    EXACT: "exact: the target's distribution",
+    LOSSY: "lossy: another distribution",
 }
 NOTE = {"va": "top", "fontsize": 8, "color": "#333333"}
 FLOOR = 1e-8  # where a total variation of 0 is drawn
 
 
 class Point(NamedTuple):
-    """One point of the figure: rules that do the same share it."""
+    """One point of the figure, shared by rules with equal numbers."""
 
     names: tuple[str, ...]
-    law: str
+    promise: str
     expected_length: float
     tv: float
 
@@ -48,7 +48,9 @@ def rule_comparison(
     ax.axvline(audit.bound, color="black", linewidth=1, linestyle=(0, (4, 3)))
     for i, point in enumerate(sorted(points, key=lambda point: point.expected_length)):
         y, above = max(point.tv, FLOOR), i % 2 == 0  # neighbours' names must not meet
-        ax.plot(point.expected_length, y, MARKERS[point.law], color=COLOURS[point.law], ms=8)
+        ax.plot(
+            point.expected_length, y, MARKERS[point.promise], color=COLOURS[point.promise], ms=8
+        )
         ax.annotate(
             ", ".join(point.names),
             (point.expected_length, y),
@@ -63,17 +65,19 @@ def rule_comparison(
     ax.set_xlim(low - 0.12 * (high - low), high + 0.16 * (high - low))
     ax.set_ylim(FLOOR / 3, 8)
     ax.text(audit.bound, 8, " optimal transport: no exact rule is further right", **NOTE)
-    ax.text(ax.get_xlim()[0], ROUNDING, " within float32 rounding of the target's law", **NOTE)
+    ax.text(ax.get_xlim()[0], ROUNDING, " within float32 rounding of the target", **NOTE)
     ax.set_xlabel("expected tokens per round", fontsize=9)
-    ax.set_ylabel("total variation from the target's law", fontsize=9)
+    ax.set_ylabel("total variation from the target's distribution", fontsize=9)
     ax.tick_params(labelsize=9)
     ax.spines[["top", "right"]].set_visible(False)
     said = "What a verification rule gives up, and what it gets for it" if title is None else title
     ax.set_title(said, fontsize=11, loc="left", pad=24)
     ax.legend(
         handles=[
-            Line2D([], [], linestyle="", marker=MARKERS[law], color=COLOURS[law], label=what)
-            for law, what in SAYS.items()
+            Line2D(
+                [], [], linestyle="", marker=MARKERS[promise], color=COLOURS[promise], label=what
+            )
+            for promise, what in SAYS.items()
         ],
         loc="lower left",
         bbox_to_anchor=(-0.01, 0.99),
@@ -85,13 +89,16 @@ def rule_comparison(
 
 
 def group(rows: Sequence[Audited]) -> tuple[Point, ...]:
-    """Merge rules of one promise whose numbers agree."""
+    """Return the points, with rules of one promise and equal numbers merged."""
     found: dict[tuple, list[Audited]] = {}
     for row in rows:
-        found.setdefault((row.law, round(row.expected_length, 5)), []).append(row)
+        found.setdefault((row.promise, round(row.expected_length, 5)), []).append(row)
     return tuple(
         Point(
-            tuple(row.name for row in same), law, same[0].expected_length, max(r.tv for r in same)
+            tuple(row.name for row in same),
+            promise,
+            same[0].expected_length,
+            max(r.tv for r in same),
         )
-        for (law, _), same in found.items()
+        for (promise, _), same in found.items()
     )

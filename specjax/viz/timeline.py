@@ -1,4 +1,4 @@
-"""The token timeline: what every round drafted, and what the target made of it."""
+"""The token timeline: the drafted tokens of every round, accepted or rejected."""
 
 import functools
 from collections import Counter
@@ -25,7 +25,7 @@ SIDE = 5.0  # left and right of the columns, in characters
 KEY = 42.0  # width of one column of the legend, in characters
 NAMES = {" ": "␣", "\n": "↵", "\t": "⇥"}
 
-# Okabe & Ito's colour-blind-safe palette: (fill, edge, text, what the legend says)
+# Okabe & Ito's colour-blind-safe palette: (fill, edge, text, legend)
 STYLES = {
     ACCEPTED: (GREEN, GREEN, "white", "accepted draft token"),
     BONUS: (BLUE, BLUE, "white", "bonus token (all accepted)"),
@@ -109,7 +109,7 @@ def token_timeline(
 
 
 def to_cells(rounds: Sequence[RoundTokens]) -> tuple[Cell, ...]:
-    """Name the fate of every drafted token, and the one token each round adds to them."""
+    """Return the kind of every drafted token, and of the one token that each round adds."""
     cells, depth = [], max((len(one.drafted) for one in rounds), default=0)
     for r, (drafted, num_accepted, emitted) in enumerate(rounds):
         if not (0 <= num_accepted <= len(drafted) and len(emitted) <= num_accepted + 1):
@@ -130,7 +130,7 @@ def to_cells(rounds: Sequence[RoundTokens]) -> tuple[Cell, ...]:
 
 
 def summarize(rounds: Sequence[RoundTokens]) -> str:
-    """Say what the rounds brought in one line."""
+    """Return a one-line summary of the rounds."""
     drafted = sum(len(one.drafted) for one in rounds)
     accepted = sum(one.num_accepted for one in rounds)
     emitted = sum(len(one.emitted) for one in rounds)
@@ -141,13 +141,13 @@ def summarize(rounds: Sequence[RoundTokens]) -> str:
 
 
 def visible(text: str, max_chars: int) -> str:
-    """Spell a token so that every character shows, at most ``max_chars`` of them."""
+    """Return a token with whitespace made visible, at most ``max_chars`` characters."""
     shown = "".join(visible_character(character) for character in text)
     return shown if len(shown) <= max_chars else shown[: max_chars - 1] + "…"
 
 
 def visible_character(character: str) -> str:
-    """Give whitespace a sign, and escape what the font cannot draw."""
+    """Return text with visible whitespace, and escapes for what the font cannot draw."""
     if character in NAMES:
         return NAMES[character]
     if character.isprintable() and ord(character) in drawable():
@@ -157,18 +157,18 @@ def visible_character(character: str) -> str:
 
 @functools.cache
 def drawable() -> frozenset[int]:
-    """List the code points of the figure's font."""
+    """Return the code points of the figure's font."""
     return frozenset(FT2Font(font_manager.findfont(FONT)).get_charmap())
 
 
 def new_axes(columns: float, rows: float, size: float = 9.0) -> Axes:
-    """Make a figure that holds so many characters at a font size, without pyplot's state."""
+    """Return a figure that fits so many characters at a font size, without pyplot's state."""
     inch = size * ADVANCE / 72
     return Figure(figsize=(columns * inch, rows * inch), dpi=150).add_axes((0.0, 0.0, 1.0, 1.0))
 
 
 def fit_font(ax: Axes, columns: float, rows: float) -> float:
-    """Find the largest font size at which the characters fit the axes, 4 to 11 points."""
+    """Return the largest font size at which the characters fit the axes, 4 to 11 points."""
     figure, box = figure_of(ax), ax.get_position()
     wide, high = figure.get_size_inches() * 72 * (box.width, box.height)
     return min(11.0, max(4.0, min(wide / columns, high / rows) / ADVANCE))

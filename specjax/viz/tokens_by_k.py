@@ -1,4 +1,4 @@
-"""Tokens per round against K: what a log measured, and what models make of it beyond."""
+"""Tokens per round against K: measured in a log, and predicted by models fitted to it."""
 
 from collections.abc import Sequence
 
@@ -26,7 +26,7 @@ def tokens_by_k(
     title: str | None = None,
     ax: Axes | None = None,
 ) -> tuple[Curves, Axes]:
-    """Draw the log's own drafts cut at K as points, and four fitted models as lines.
+    """Draw the log's drafts cut at K as points, and four fitted models as lines.
 
     Beyond the log's K the spread of the lines is how little is known. Returns the curves and the
     axes. Raises ValueError for a log without drafts or a negative K.

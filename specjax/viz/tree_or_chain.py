@@ -14,7 +14,7 @@ from specjax.viz.palette import GRID, LINES, QUIET, SMALL
 
 
 class Growth(NamedTuple):
-    """What one drafter brings, by the number of verified tokens."""
+    """One drafter's tokens per round, by the number of verified tokens."""
 
     name: str
     sizes: Int[np.ndarray, "S"]  # verified tokens, the root included
@@ -60,7 +60,7 @@ def tree_or_chain(
 
 
 def measure(name: str, rates: Real, sizes: Sequence[int]) -> Growth:
-    """Ask the formulas for one drafter."""
+    """Return one drafter's curves."""
     wide = np.atleast_2d(np.asarray(rates, np.float64))
     trees = [theory.tree_optimal(wide, n) for n in sizes]
     chains = [theory.tree_optimal(wide[:, :1], n).tokens for n in sizes]

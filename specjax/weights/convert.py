@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from specjax.files import read_json_object, write_json
+from specjax.host.files import read_json_object, write_json
 from specjax.weights.load import INDEX, SINGLE, read_index
 from specjax.weights.originals import complete, translate
 from specjax.weights.safetensors_file import read_header
@@ -36,11 +36,17 @@ STORED = {  # torch's types -> safetensors' names
 def convert(source: str | Path, destination: str | Path) -> Path:
     """Write ``source``'s weights as ``destination/model.safetensors``; return destination.
 
-    The values and their types stay as they are; tensors that share memory (a tied head) are
-    written out, each under its own name; heads that Medusa's authors stored get vLLM's names
-    and facts (``originals``). The config and the tokenizer are copied. Shards are
-    unpickled with ``weights_only`` and one at a time, twice: once for the header, once for
-    the data. The destination appears whole or not at all.
+    Values and dtypes are kept; tensors that share memory (a tied head) are written out, each
+    under its own name; Medusa heads in their authors' format get vLLM's names and config
+    (``originals``). Config and tokenizer are copied. Shards are unpickled with ``weights_only``,
+    one at a time and twice: once for the header, once for the data.
+
+    Args:
+        source: a folder with pickled weights.
+        destination: a new folder, which appears whole or not at all.
+
+    Returns:
+        The destination.
 
     Raises:
         ImportError: torch is not installed (``pip install 'specjax[bridge]'``).
@@ -66,9 +72,9 @@ def convert(source: str | Path, destination: str | Path) -> Path:
                 shutil.copyfile(file, folder / file.name)
         if (folder / CONFIG).is_file():
             found = read_json_object(folder / CONFIG)
-            told = complete(found, read_header(folder / SINGLE))
-            if told != found:
-                write_json(folder / CONFIG, told)
+            completed = complete(found, read_header(folder / SINGLE))
+            if completed != found:
+                write_json(folder / CONFIG, completed)
         folder.rename(destination)
     return destination
 
@@ -98,13 +104,13 @@ def find_pickles(source: Path) -> list[Path]:
         if file.suffix in PICKLED and not file.name.startswith(NOT_WEIGHTS)
     )
     if len(found) != 1:
-        said = ", ".join(file.name for file in found) or "none"
-        raise ValueError(f"{source}: need {PICKLE}, {PICKLE_INDEX} or one weight file, got {said}")
+        names = ", ".join(file.name for file in found) or "none"
+        raise ValueError(f"{source}: need {PICKLE}, {PICKLE_INDEX} or one weight file, got {names}")
     return found
 
 
 def _loader() -> Callable[[Path], dict[str, Any]]:
-    """Return a reader of one pickled file; torch is imported here and nowhere above."""
+    """Return a function that reads a pickled file; torch is imported only here."""
     try:
         import torch
     except ImportError:

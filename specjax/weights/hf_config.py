@@ -1,36 +1,56 @@
-"""Read a Hugging Face ``config.json``, refusing by name every fact we do not compute.
+"""Read a Hugging Face ``config.json``, and raise for every setting that is not implemented.
 
-A fact that is ignored gives fluent, wrong text, so whatever changes the logits is either a
-field of ``ModelConfig`` or an error with the value and a remedy. Nothing is allocated here.
+A setting that is ignored gives fluent, wrong text: all that change the logits are either fields
+of ``ModelConfig``, or an error with the value and a remedy. Nothing is allocated here.
 """
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from specjax.config import Experts, Latent, Llama3Scaling, ModelConfig, Yarn
-from specjax.files import read_json_object
+from specjax.host.files import read_json_object
+from specjax.models.config import (
+    AttentionKind,
+    Delta,
+    Experts,
+    Latent,
+    LinearScaling,
+    Llama3Scaling,
+    LongRope,
+    ModelConfig,
+    Rope,
+    Yarn,
+)
 from specjax.weights.hf_facts import (
-    DEEPSEEK_ONLY,
-    DEFAULTS,
+    ARCHITECTURES,
     DTYPES,
     MODEL_TYPES,
     ONE,
-    OWN,
     PLAIN,
     REFUSED,
     ROPE_KEYS,
     TEXT,
+    WRAPPERS,
+    Architecture,
     Raw,
 )
+from specjax.weights.quantization import parse_quantization
+
+FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"  # of a layer
 
 
 def read_config(
     folder: str | Path, dtype: str = "auto", max_model_len: int | None = None
 ) -> tuple[ModelConfig, Raw]:
-    """Read ``folder/config.json``: the facts we compute with, and the file as it stands.
+    """Return ``folder/config.json`` as a ``ModelConfig``, and as the dictionary it is.
+
+    Args:
+        folder: a Hugging Face model folder.
+        dtype: see ``parse_config``.
+        max_model_len: see ``parse_config``.
 
     Raises:
         ValueError: there is no such file, it is not JSON, or ``parse_config`` refuses it.
@@ -45,25 +65,35 @@ def read_config(
 def parse_config(
     raw: Mapping[str, Any], dtype: str = "auto", max_model_len: int | None = None
 ) -> ModelConfig:
-    """Turn a config dictionary of either transformers generation into a ``ModelConfig``.
+    """Return the ``ModelConfig`` of a config dictionary of transformers 4 or 5.
 
-    ``dtype`` is "auto" or one of vLLM's names; "auto" is float32 on a CPU and otherwise the
-    checkpoint's own. A sliding window that ``max_model_len`` never reaches is not in use;
-    whether ``max_model_len`` fits ``max_position_embeddings`` is the caller's to check.
+    Args:
+        raw: the content of config.json.
+        dtype: "auto" or one of vLLM's names; "auto" is float32 on a CPU and otherwise the
+            checkpoint's own.
+        max_model_len: a sliding window is allowed if texts stay within it. Whether it fits
+            ``max_position_embeddings`` is not checked here.
 
     Raises:
-        ValueError: a missing or ill-typed value, an unknown architecture, or a fact that is
-            not implemented.
+        ValueError: a value is missing or of the wrong type, the architecture is unknown, or a
+            setting is not implemented.
     """
-    architecture = _find_architecture(raw)
+    raw = _text_config(raw)
+    name = _find_architecture(raw)
+    own = None if name is None else ARCHITECTURES[name]
+    computed = () if own is None else own.computed
+    raw = dict(raw) if own is None else _renamed(raw, own.aliases)
     for key, (harmless, what, remedy) in REFUSED.items():
-        if key in raw and raw[key] not in harmless and key not in OWN.get(str(architecture), ()):
+        if key in raw and raw[key] not in harmless and key not in computed:
             _refuse(key, raw[key], what, remedy)
-    if architecture is None:
+    if name is None or own is None:
         named = raw.get("architectures") or f"model_type {raw.get('model_type')!r}"
-        raise ValueError(f"unknown architecture {named}: known are {', '.join(DEFAULTS)}")
-    facts = DEFAULTS[architecture] | dict(raw)
-    _refuse_sliding_window(facts, max_model_len)
+        raise ValueError(f"unknown architecture {named}: known are {', '.join(ARCHITECTURES)}")
+    parse_quantization(raw)
+    facts = own.defaults | raw
+    for key, known in own.only.items():
+        if facts.get(key) not in known:
+            _refuse(key, facts[key], f"no part of {name}", PLAIN)
     sizes: Raw = {
         "vocab_size": _number(facts, "vocab_size"),
         "hidden_size": _number(facts, "hidden_size"),
@@ -73,12 +103,23 @@ def parse_config(
         "tie_word_embeddings": _flag(facts, "tie_word_embeddings"),
         "dtype": choose_dtype(dtype, raw),
     }
-    own = FACTS.get(architecture, _llama_facts)
-    return ModelConfig(**sizes, **own(facts, architecture))
+    own_facts = FACTS.get(name, _decoder_facts)
+    return ModelConfig(**sizes, **own_facts(facts, own, max_model_len), **own.facts)
+
+
+def architectures_table() -> str:
+    """Return the architectures that load, as a Markdown table."""
+    names = {name: [name] for name in ARCHITECTURES}
+    for outer, inner in WRAPPERS.items():
+        names[inner].append(outer)
+    lines = ["| `architectures` in `config.json` | models |", "| --- | --- |"]
+    for name, own in ARCHITECTURES.items():
+        lines.append(f"| {', '.join(f'`{one}`' for one in names[name])} | {own.models} |")
+    return "\n".join(lines)
 
 
 def choose_dtype(dtype: str, raw: Mapping[str, Any]) -> str:
-    """Return the compute dtype: the one asked for, or for "auto" what suits the device."""
+    """Return the compute dtype: ``dtype``, or for "auto" the device's or the checkpoint's."""
     if dtype == "auto":
         stored = str(raw.get("dtype") or raw.get("torch_dtype") or "float32")
         stored = DTYPES.get(stored.removeprefix("torch."), "float32")
@@ -88,69 +129,145 @@ def choose_dtype(dtype: str, raw: Mapping[str, Any]) -> str:
     return DTYPES[dtype]
 
 
-def _llama_facts(facts: Raw, architecture: str) -> Raw:
-    """Return what Llama's descendants add: grouped heads, RMSNorm, RoPE, SwiGLU."""
-    qwen2 = architecture in ("Qwen2ForCausalLM", "MiMoForCausalLM")
-    llama = architecture == "LlamaForCausalLM"
+def _text_config(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the config of a multimodal model's language model; any other as it is."""
+    named = raw.get("architectures") or []
+    inner = raw.get("text_config")
+    wrapped = next((WRAPPERS[name] for name in named if name in WRAPPERS), None)
+    if wrapped is None or not isinstance(inner, dict):
+        return raw
+    outer = ("tie_word_embeddings", "dtype", "torch_dtype", "quantization_config", "eos_token_id")
+    shared = {key: raw[key] for key in outer if key in raw}
+    return shared | inner | {"architectures": [wrapped]}
+
+
+def _renamed(raw: Mapping[str, Any], aliases: Mapping[str, str]) -> Raw:
+    """Return config.json with one name for each fact; both names must agree."""
+    found: Raw = {}
+    for key, value in raw.items():
+        name = aliases.get(key, key)
+        if found.setdefault(name, value) != value:
+            raise ValueError(f"config.json: {key} = {value!r}, but {name} = {found[name]!r}")
+    return found
+
+
+def _decoder_facts(facts: Raw, own: Architecture, max_model_len: int | None) -> Raw:
+    """Return the fields of Llama and its descendants: grouped heads, RMSNorm, RoPE, a gated MLP."""
     _refuse_other_than_swiglu(facts)
-    attention_bias, mlp_bias = _flag(facts, "attention_bias"), _flag(facts, "mlp_bias")
-    if attention_bias and architecture == "MistralForCausalLM":
-        _refuse("attention_bias", True, f"no part of {architecture}", PLAIN)
-    if mlp_bias and not llama:
-        _refuse("mlp_bias", True, f"no part of {architecture}", PLAIN)
     heads = _number(facts, "num_attention_heads")
-    theta, scaling = _rope(facts)
-    return {
+    head_dim = _number(facts, "head_dim", _number(facts, "hidden_size") // max(heads, 1))
+    ropes = _ropes(facts, own, head_dim, max_model_len)
+    found: Raw = {
         "intermediate_size": _number(facts, "intermediate_size"),
         "num_kv_heads": _number(facts, "num_key_value_heads", heads),
-        "head_dim": _number(facts, "head_dim", _number(facts, "hidden_size") // max(heads, 1)),
-        "norm_eps": _number(facts, "rms_norm_eps", kind=float),
-        "rope_theta": theta,
-        "rope_scaling": scaling,
-        "qkv_bias": qwen2 or attention_bias,
-        "output_bias": attention_bias and not qwen2,
-        "mlp_bias": mlp_bias,
-        "qk_norm": architecture == "Qwen3ForCausalLM",
+        "head_dim": head_dim,
+        "norm_eps": _norm_eps(facts),
+        "rope": ropes[FULL],
+        "layers": _layers(facts, ropes, max_model_len, _delta(facts, own)),
+        "experts": _experts(facts, own),
     }
+    if own.biases and _flag(facts, "attention_bias"):
+        found |= dict.fromkeys(own.biases, True)
+    if "mlp_bias" not in own.only:
+        found["mlp_bias"] = _flag(facts, "mlp_bias")
+    if "use_qk_norm" in own.defaults:
+        found["qk_norm"] = _flag(facts, "use_qk_norm")
+    if "query_pre_attn_scalar" in own.defaults:
+        found["attention_scale"] = _number(facts, "query_pre_attn_scalar", kind=float) ** -0.5
+        found["embed_scale"] = _number(facts, "hidden_size") ** 0.5
+    cap = "final_logit_softcapping"
+    if cap in own.computed and facts.get(cap) is not None:
+        found["logit_cap"] = _number(facts, cap, kind=float)
+    return found
 
 
-def _deepseek_facts(facts: Raw, architecture: str) -> Raw:
-    """Return what DeepSeek-V3 has: latent attention and a mixture of experts."""
-    _refuse_other_than_swiglu(facts)
-    for key, known in DEEPSEEK_ONLY.items():
-        if facts.get(key) not in known:
-            _refuse(key, facts[key], f"no part of {architecture}", PLAIN)
+def _experts(facts: Raw, own: Architecture) -> Experts | None:
+    """Return the mixture of experts, and which layers are mixtures."""
+    if not own.experts:
+        return None
+    given: Raw = {}
+    for field, key in own.experts.items():
+        if field == "norm_topk_prob":
+            given[field] = _flag(facts, key)
+        else:
+            given[field] = _number(facts, key, kind=float if "factor" in field else int)
+    count = _number(facts, "num_hidden_layers")
+    dense = set(facts.get("mlp_only_layers") or ())
+    first, step = (
+        _number(facts, key, default)
+        for key, default in (("first_k_dense_replace", 0), ("decoder_sparse_step", 1))
+    )
+    mixed = [i >= first and i not in dense and (i + 1) % max(step, 1) == 0 for i in range(count)]
+    return Experts(**given, **own.router, layers=() if all(mixed) else tuple(mixed))
+
+
+def _layers(
+    facts: Raw, ropes: Mapping[str, Rope], max_model_len: int | None, delta: Delta | None
+) -> tuple[AttentionKind, ...]:
+    """Return what each layer sees, or () if all layers are alike: no text reaches a window."""
+    types, window = facts.get("layer_types"), facts["sliding_window"]
+    count = _number(facts, "num_hidden_layers")
+    if not types and "sliding_window_pattern" in facts:
+        every = _number(facts, "sliding_window_pattern")
+        types = [FULL if (i + 1) % every == 0 else SLIDING for i in range(count)]
+    if not types and delta is not None:
+        every = _number(facts, "full_attention_interval")
+        types = [LINEAR if (i + 1) % max(every, 1) else FULL for i in range(count)]
+    strange = sorted(set(types or ()) - {FULL, SLIDING if delta is None else LINEAR})
+    if strange:
+        _refuse("layer_types", strange, "another attention", PLAIN)
+    if types and len(types) != count:
+        raise ValueError(f"config.json: layer_types names {len(types)} of {count} layers")
+    if delta is not None:
+        full, own = AttentionKind(rope=ropes[FULL]), AttentionKind(delta=delta)
+        return tuple(own if kind == LINEAR else full for kind in types or ())
+    if types:
+        sliding = [kind == SLIDING for kind in types]
+    else:
+        used = window is not None and _flag(facts, "use_sliding_window")
+        sliding = [used and i >= _number(facts, "max_window_layers", 0) for i in range(count)]
+    if not any(sliding):
+        return ()
+    window = _number(facts, "sliding_window")
+    if max_model_len is not None and max_model_len <= window:
+        window = None
+    full = AttentionKind(rope=ropes[FULL])
+    local = AttentionKind(window=window, rope=ropes[SLIDING])
+    return () if local == full else tuple(local if one else full for one in sliding)
+
+
+def _delta(facts: Raw, own: Architecture) -> Delta | None:
+    """Return the gated delta net of layers that are ``linear_attention``."""
+    if "linear_num_key_heads" not in own.defaults:
+        return None
+    return Delta(
+        num_key_heads=_number(facts, "linear_num_key_heads"),
+        num_value_heads=_number(facts, "linear_num_value_heads"),
+        key_head_dim=_number(facts, "linear_key_head_dim"),
+        value_head_dim=_number(facts, "linear_value_head_dim"),
+        conv_kernel=_number(facts, "linear_conv_kernel_dim"),
+        merged=own.model_type == "qwen3_next",
+    )
+
+
+def _deepseek_facts(facts: Raw, own: Architecture, max_model_len: int | None) -> Raw:
+    """Return the fields of DeepSeek-V3: latent attention and a mixture of experts."""
     heads = _number(facts, "num_attention_heads")
     if _number(facts, "num_key_value_heads", heads) != heads:
         value = facts["num_key_value_heads"]
         _refuse("num_key_value_heads", value, "all heads share the latent", f"set it to {heads}")
-    theta, scaling = _rope(facts)
     sizes = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     rank = None if facts["q_lora_rank"] is None else _number(facts, "q_lora_rank")
     latent = Latent(q_lora_rank=rank, **{name: _number(facts, name) for name in sizes})
-    counts = (
-        *("n_routed_experts", "n_shared_experts", "num_experts_per_tok", "moe_intermediate_size"),
-        *("n_group", "topk_group", "first_k_dense_replace"),
-    )
-    experts = Experts(
-        norm_topk_prob=_flag(facts, "norm_topk_prob"),
-        routed_scaling_factor=_number(facts, "routed_scaling_factor", kind=float),
-        **{name: _number(facts, name) for name in counts},
-    )
-    return {
-        "intermediate_size": _number(facts, "intermediate_size"),
-        "num_kv_heads": 1,
-        "head_dim": latent.qk_rope_head_dim,
-        "norm_eps": _number(facts, "rms_norm_eps", kind=float),
-        "rope_theta": theta,
-        "rope_scaling": scaling,
-        "latent": latent,
-        "experts": experts,
-    }
+    one = {"num_key_value_heads": 1, "head_dim": latent.qk_rope_head_dim}
+    found = _decoder_facts(facts | one, own, max_model_len)
+    if found["layers"]:
+        _refuse("sliding_window", facts["sliding_window"], "windows of latents", PLAIN)
+    return found | {"latent": latent}
 
 
-def _opt_facts(facts: Raw, architecture: str) -> Raw:
-    """Return what OPT adds: learned positions, LayerNorm, ReLU, biases everywhere."""
+def _opt_facts(facts: Raw, own: Architecture, max_model_len: int | None) -> Raw:
+    """Return the fields of OPT: learned positions, LayerNorm, ReLU, biases everywhere."""
     hidden, heads = _number(facts, "hidden_size"), _number(facts, "num_attention_heads")
     wanted = {
         "activation_function": "relu",
@@ -166,6 +283,7 @@ def _opt_facts(facts: Raw, architecture: str) -> Raw:
         raise ValueError(f"hidden_size {hidden} is not a multiple of num_attention_heads {heads}")
     bias = _flag(facts, "enable_bias")
     return {
+        "names": "opt",
         "intermediate_size": _number(facts, "ffn_dim"),
         "num_kv_heads": heads,
         "head_dim": hidden // heads,
@@ -186,72 +304,125 @@ FACTS = {"OPTForCausalLM": _opt_facts, "DeepseekV3ForCausalLM": _deepseek_facts}
 def _find_architecture(raw: Mapping[str, Any]) -> str | None:
     named = raw.get("architectures") or [MODEL_TYPES.get(str(raw.get("model_type")))]
     named = [named] if isinstance(named, str) else list(named)
-    return next((name for name in named if name in DEFAULTS), None)
+    return next((name for name in named if name in ARCHITECTURES), None)
 
 
-def _rope(facts: Raw) -> tuple[float, Llama3Scaling | Yarn | None]:
-    """Return theta and scaling from ``rope_parameters`` or ``rope_theta`` + ``rope_scaling``."""
+def _ropes(
+    facts: Raw, own: Architecture, head_dim: int, max_model_len: int | None
+) -> dict[str, Rope]:
+    """Return RoPE by type of layer: ``rope_parameters``, or ``rope_theta`` and ``rope_scaling``."""
     rope: Raw = {}
     for key in ("rope_parameters", "rope_scaling"):
         if not isinstance(facts.get(key) or {}, dict):
             raise ValueError(f"config.json: {key} must be an object, got {facts[key]!r}")
         rope |= facts.get(key) or {}
+    rope = rope or dict(own.defaults.get("default_rope", {}))
+    kinds = (FULL, SLIDING)
+    local = facts.get("rope_local_base_freq") if "rope_local_base_freq" in own.defaults else None
+    if local is not None and all(isinstance(rope.get(kind), dict) for kind in kinds):
+        for key in sorted(rope.keys() - set(kinds)):
+            _refuse(f"rope_parameters.{key}", rope[key], "beside types of layers", PLAIN)
+        return {kind: _rope(rope[kind], facts, own, head_dim, max_model_len) for kind in kinds}
+    full = _rope(rope, facts, own, head_dim, max_model_len)
+    if local is None:
+        return dict.fromkeys(kinds, full)
+    theta = _number(facts, "rope_local_base_freq", kind=float)
+    return {FULL: full, SLIDING: Rope(theta=theta, **own.rope)}
+
+
+def _rope(
+    rope: Raw, facts: Raw, own: Architecture, head_dim: int, max_model_len: int | None
+) -> Rope:
     kind = rope.get("rope_type", rope.get("type")) or "default"
+    if "mrope_section" in own.computed:  # of text it is plain RoPE: the three positions are equal
+        rope = {key: value for key, value in rope.items() if not key.startswith("mrope_")}
     if rope.get("mrope_section") is not None or kind == "mrope":
         _refuse("mrope_section", rope.get("mrope_section"), "M-RoPE, multimodal", TEXT)
-    if kind not in ("default", "llama3", "yarn"):
-        remedy = "use a model with rope_type default, llama3 or yarn, or its base without scaling"
+    if own.model_type == "phi3" and kind in ("su", "yarn"):
+        kind = "longrope"  # its name before
+    if kind == "dynamic" and own.model_type.startswith("hunyuan"):
+        kind = "alpha"
+    known = ("default", "llama3", "yarn", "linear", "longrope", "alpha")
+    if kind not in known or (kind == "longrope" and own.model_type != "phi3"):
+        remedy = "use a model with rope_type default, linear, llama3 or yarn, or its base without"
         _refuse("rope_type", kind, "another RoPE scaling", remedy)
     for key, value in rope.items():
         if isinstance(value, dict):
             _refuse(f"rope_parameters.{key}", value, "RoPE per layer type", PLAIN)
         if key not in ROPE_KEYS and value is not None:
             _refuse(f"rope_parameters.{key}", value, "an unknown fact of RoPE", PLAIN)
-    if rope.get("partial_rotary_factor") not in ONE:
-        value = rope["partial_rotary_factor"]
-        _refuse("partial_rotary_factor", value, "partial rotary embedding", PLAIN)
-    theta = _number(rope, "rope_theta", facts.get("rope_theta", 10000.0), kind=float)
+    partial = "partial_rotary_factor"
+    if partial not in own.defaults and rope.get(partial) not in ONE:
+        _refuse(partial, rope[partial], "partial rotary embedding", PLAIN)
+    default = own.defaults.get("default_theta", 10000.0)
+    share = _number(rope, partial, facts.get(partial, 1.0), kind=float)
+    theta = _number(rope, "rope_theta", facts.get("rope_theta", default), kind=float)
     if facts.get("rope_theta", theta) != theta:
-        said = f"{facts['rope_theta']} and {theta}"
-        raise ValueError(f"config.json gives rope_theta twice, {said}: keep the right one")
+        both = f"{facts['rope_theta']} and {theta}"
+        raise ValueError(f"config.json gives rope_theta twice, {both}: keep the right one")
+    dim = int(head_dim * share)
+    if kind == "alpha":
+        alpha = _number(rope, "alpha", kind=float)
+        if rope.get("factor") not in ONE:
+            _refuse("rope_parameters.factor", rope["factor"], "beside alpha", "set it to 1")
+        return Rope(theta=theta * alpha ** (dim / (dim - 2)), **own.rope)
+    if kind == "longrope":
+        scaling = _longrope(rope, facts, dim // 2, max_model_len)
+    else:
+        scaling = _scaling(kind, rope, facts)
+    return Rope(theta=theta, dim=None if dim == head_dim else dim, scaling=scaling, **own.rope)
+
+
+def _original(rope: Raw, facts: Raw) -> int | None:
+    """Return the length of texts before RoPE was scaled, at either of its places."""
+    key = "original_max_position_embeddings"
+    outer, inner = facts.get(key), rope.get(key)
+    if outer and inner and outer != inner:
+        raise ValueError(f"config.json gives {key} twice, {outer} and {inner}: keep the right one")
+    return outer or inner
+
+
+def _longrope(rope: Raw, facts: Raw, pairs: int, max_model_len: int | None) -> LongRope:
+    """Return the divisors for texts of ``max_model_len``, as vLLM chooses them: once for a run."""
+    longest = _number(facts, "max_position_embeddings")
+    original = _original(rope, facts) or longest
+    name = "long_factor" if (max_model_len or longest) > original else "short_factor"
+    divisors = rope.get(name)
+    if not isinstance(divisors, list) or len(divisors) != pairs:
+        raise ValueError(f"config.json: {name} must list {pairs} numbers, got {divisors!r}")
+    if rope.get("factor") is not None:
+        _refuse("rope_parameters.factor", rope["factor"], "longrope takes the ratio", PLAIN)
+    ratio = longest / original
+    longer = math.sqrt(1 + math.log(ratio) / math.log(original)) if ratio > 1 else 1.0
+    return LongRope(divisors=tuple(map(float, divisors)), attention_factor=longer)
+
+
+def _scaling(kind: str, rope: Raw, facts: Raw) -> Llama3Scaling | Yarn | LinearScaling | None:
     if kind == "default":
-        return theta, None
-    original = facts.get("original_max_position_embeddings")
-    original = original or rope.get("original_max_position_embeddings")
-    rope["original_max_position_embeddings"] = original or facts["max_position_embeddings"]
+        return None
+    if kind == "linear":
+        return LinearScaling(factor=_number(rope, "factor", kind=float))
+    original = _original(rope, facts) or facts["max_position_embeddings"]
+    rope = rope | {"original_max_position_embeddings": original}
     original = _number(rope, "original_max_position_embeddings")
     if kind == "llama3":
         names = ("factor", "low_freq_factor", "high_freq_factor")
         values = {name: _number(rope, name, kind=float) for name in names}
-        return theta, Llama3Scaling(**values, original_max_position_embeddings=original)
+        return Llama3Scaling(**values, original_max_position_embeddings=original)
     if bool(rope.get("mscale")) != bool(rope.get("mscale_all_dim")):
         raise ValueError("config.json: YaRN's mscale and mscale_all_dim go together, got one")
-    values = {"factor": _number(rope, "factor", kind=float)}
+    values: Raw = {"factor": _number(rope, "factor", kind=float)}
     for name in ("beta_fast", "beta_slow", "mscale", "mscale_all_dim"):
         if rope.get(name):  # 0 is as good as nothing
             values[name] = _number(rope, name, kind=float)
-    return theta, Yarn(**values, original_max_position_embeddings=original)
+    if rope.get("truncate") is not None:
+        values["truncate"] = _flag(rope, "truncate")
+    return Yarn(**values, original_max_position_embeddings=original)
 
 
 def _refuse_other_than_swiglu(facts: Raw) -> None:
-    if facts["hidden_act"] not in ("silu", "swish"):
+    if "hidden_activation" not in facts and facts["hidden_act"] not in ("silu", "swish"):
         _refuse("hidden_act", facts["hidden_act"], "not SwiGLU", "use a model with silu")
-
-
-def _refuse_sliding_window(facts: Raw, max_model_len: int | None) -> None:
-    layers, window = facts.get("layer_types"), facts["sliding_window"]
-    strange = sorted(set(layers or ()) - {"full_attention", "sliding_attention"})
-    if strange:
-        _refuse("layer_types", strange, "another attention", PLAIN)
-    if layers:
-        used = "sliding_attention" in layers
-    else:
-        full = _number(facts, "max_window_layers", 0) >= _number(facts, "num_hidden_layers")
-        used = window is not None and _flag(facts, "use_sliding_window") and not full
-    window = None if window is None else _number(facts, "sliding_window")
-    if used and not (max_model_len is not None and window and max_model_len <= window):
-        remedy = f"pass max_model_len <= {window}" if window else PLAIN
-        _refuse("sliding_window", window, "sliding-window attention", remedy)
 
 
 def _number(
@@ -262,7 +433,16 @@ def _number(
         raise ValueError(f"config.json lacks {key}")
     if isinstance(value, bool) or not isinstance(value, int if kind is int else (int, float)):
         raise ValueError(f"config.json: {key} must be a number, got {value!r}")
+    if not math.isfinite(value):
+        raise ValueError(f"config.json: {key} must be finite, got {value!r}")
     return kind(value)
+
+
+def _norm_eps(facts: Mapping[str, Any]) -> float:
+    epsilon = _number(facts, "rms_norm_eps", kind=float)
+    if epsilon < 0:
+        raise ValueError(f"config.json: rms_norm_eps must not be negative, got {epsilon}")
+    return epsilon
 
 
 def _flag(facts: Mapping[str, Any], key: str) -> bool:

@@ -1,5 +1,7 @@
-"""What ``config.json`` may leave unsaid, and what it may not say: data for ``hf_config``."""
+"""Tables for ``hf_config``: the architectures, and settings that are not implemented."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 Raw = dict[str, Any]
@@ -12,7 +14,7 @@ DTYPES = {  # vLLM's names
     "half": "float16",
 }
 
-# What transformers assumes when config.json does not say.
+# The defaults of transformers, for what config.json leaves out.
 LLAMA: Raw = {
     "max_position_embeddings": 2048,
     "rms_norm_eps": 1e-6,
@@ -24,7 +26,7 @@ LLAMA: Raw = {
     "tie_word_embeddings": False,
     "sliding_window": None,
     "use_sliding_window": True,
-    "max_window_layers": 0,  # the layers below it see everything
+    "max_window_layers": 0,  # the layers below it have full attention
 }
 MISTRAL = LLAMA | {
     "max_position_embeddings": 131072,
@@ -38,7 +40,126 @@ QWEN2 = LLAMA | {
     "use_sliding_window": False,
     "max_window_layers": 28,
 }
+MINISTRAL = MISTRAL
 QWEN3 = QWEN2 | {"head_dim": 128}
+QWEN3_MOE = QWEN2 | {
+    "num_key_value_heads": 4,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768,
+    "norm_topk_prob": False,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": None,
+    "max_window_layers": 0,
+}
+QWEN3_NEXT = LLAMA | {
+    "max_position_embeddings": 32768,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "partial_rotary_factor": 0.25,
+    "full_attention_interval": 4,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "intermediate_size": 5632,
+    "num_experts": 512,
+    "num_experts_per_tok": 10,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+    "norm_topk_prob": True,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": None,
+}
+QWEN3_5 = {key: QWEN3_NEXT[key] for key in QWEN3_NEXT if "exper" not in key} | {
+    "num_key_value_heads": 4,
+    "intermediate_size": 12288,
+}
+QWEN3_5_MOE = QWEN3_NEXT | {"num_experts": 256, "num_experts_per_tok": 8}
+MIXTRAL = LLAMA | {
+    "max_position_embeddings": 131072,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-5,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+}
+GLM4_MOE = LLAMA | {
+    "max_position_embeddings": 131072,
+    "num_attention_heads": 96,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-5,
+    "partial_rotary_factor": 0.5,
+    "use_qk_norm": False,
+    "n_routed_experts": 128,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 1408,
+    "n_group": 1,
+    "topk_group": 1,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 1.0,
+    "first_k_dense_replace": 1,
+}
+GPT_OSS = LLAMA | {
+    "max_position_embeddings": 131072,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "rms_norm_eps": 1e-5,
+    "attention_bias": True,
+    "sliding_window": 128,
+    "sliding_window_pattern": 2,
+    "num_local_experts": 128,
+    "num_experts_per_tok": 4,
+    "default_theta": 150000.0,
+    "default_rope": {
+        "rope_type": "yarn",
+        "factor": 32.0,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "truncate": False,
+        "original_max_position_embeddings": 4096,
+    },
+}
+GLM4 = LLAMA | {
+    "max_position_embeddings": 131072,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+    "rms_norm_eps": 1.5625e-7,
+    "attention_bias": True,
+    "partial_rotary_factor": 0.5,
+}
+GEMMA3 = LLAMA | {
+    "vocab_size": 262208,
+    "max_position_embeddings": 131072,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "tie_word_embeddings": True,
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+    "sliding_window_pattern": 6,
+    "default_theta": 1000000.0,
+    "rope_local_base_freq": 10000.0,
+    "final_logit_softcapping": None,
+}
+PHI3 = LLAMA | {
+    "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-5,
+    "partial_rotary_factor": 1.0,
+}
+HUNYUAN = LLAMA | {"rms_norm_eps": 1e-5}
+ERNIE = LLAMA | {
+    "max_position_embeddings": 131072,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+    "rms_norm_eps": 1e-5,
+    "default_theta": 500000.0,
+    "tie_word_embeddings": True,
+}
 DEEPSEEK = LLAMA | {
     "max_position_embeddings": 4096,
     "kv_lora_rank": 512,
@@ -69,24 +190,6 @@ OPT: Raw = {
     "use_sliding_window": True,
     "max_window_layers": 0,
 }
-DEFAULTS: dict[str, Raw] = {
-    "LlamaForCausalLM": LLAMA,
-    "MistralForCausalLM": MISTRAL,
-    "Qwen2ForCausalLM": QWEN2,
-    "Qwen3ForCausalLM": QWEN3,
-    "MiMoForCausalLM": QWEN2,
-    "DeepseekV3ForCausalLM": DEEPSEEK,
-    "OPTForCausalLM": OPT,
-}
-MODEL_TYPES = {  # for a config.json without "architectures"
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "mimo": "MiMoForCausalLM",
-    "deepseek_v3": "DeepseekV3ForCausalLM",
-    "opt": "OPTForCausalLM",
-}
 
 OFF = (None, False, 0, "", [], {})
 ONE = (None, 1, 1.0)
@@ -94,23 +197,20 @@ DENSE = "use a dense model"
 TEXT = "use a text-only model"
 PLAIN = "use a model without it"
 
-# Facts that change the logits and are not computed: key -> (values that switch it off, what it
-# is, remedy).
+# Settings that change the logits and are not implemented: key -> (values that switch it off,
+# what it is, remedy).
 REFUSED: dict[str, tuple[tuple, str, str]] = {
     **dict.fromkeys(("vision_config", "audio_config", "text_config"), (OFF, "multimodal", TEXT)),
     **dict.fromkeys(
         ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"),
         (OFF, "mixture of experts", DENSE),
     ),
-    **dict.fromkeys(
-        ("quantization_config", "compression_config", "quantization"),
-        (OFF, "quantized weights", "use the unquantized checkpoint"),
-    ),
+    "quantization": (OFF, "quantized weights", "use the unquantized checkpoint"),
     **dict.fromkeys(("q_lora_rank", "kv_lora_rank"), (OFF, "latent attention", PLAIN)),
     **dict.fromkeys(("is_encoder_decoder", "add_cross_attention"), (OFF, "encoder-decoder", PLAIN)),
     **dict.fromkeys(
         ("use_qk_norm", "qk_norm", "qk_layernorm", "use_qk_layernorm"),
-        (OFF, "q/k norm outside Qwen3", PLAIN),
+        (OFF, "q/k norm by a flag", PLAIN),
     ),
     **dict.fromkeys(
         ("alibi", "parallel_attn", "rope_interleave", "no_rope_layers", "attn_output_gate"),
@@ -132,21 +232,239 @@ REFUSED: dict[str, tuple[tuple, str, str]] = {
     "partial_rotary_factor": (ONE, "partial rotary embedding", PLAIN),
 }
 
-# What DeepSeek-V3 has of them, and the only values of its other facts that are computed.
-OWN = {
-    "DeepseekV3ForCausalLM": {"n_routed_experts", "q_lora_rank", "kv_lora_rank", "rope_interleave"}
+
+@dataclass(frozen=True)
+class Architecture:
+    """What ``hf_config`` knows of an architecture: data from which a ``ModelConfig`` is made."""
+
+    defaults: Raw  # transformers', for what config.json leaves out
+    model_type: str  # its name in a config.json without "architectures"
+    models: str = ""  # which people know by it, and what is particular, for the documentation
+    facts: Raw = field(default_factory=dict)  # fields of ModelConfig that all its models have
+    biases: tuple[str, ...] = ()  # fields of ModelConfig that "attention_bias" switches on
+    rope: Raw = field(default_factory=dict)  # fields of Rope that all its models have
+    experts: Mapping[str, str] = field(
+        default_factory=dict
+    )  # a field of Experts -> the key of config.json that it is
+    router: Raw = field(default_factory=dict)  # fields of Experts that all its models have
+    aliases: Mapping[str, str] = field(default_factory=dict)  # another name of a key -> the key
+    computed: tuple[str, ...] = ()  # keys of REFUSED that are implemented here
+    only: Mapping[str, tuple] = field(
+        default_factory=dict
+    )  # further keys, and the only values that are implemented
+
+
+QKV, QKVO = ("qkv_bias",), ("qkv_bias", "output_bias")
+MOE_KEYS = {
+    "num_experts_per_tok": "num_experts_per_tok",
+    "moe_intermediate_size": "moe_intermediate_size",
+    "norm_topk_prob": "norm_topk_prob",
 }
-DEEPSEEK_ONLY: dict[str, tuple] = {
-    "attention_bias": (None, False),
+QWEN_MOE_KEYS = MOE_KEYS | {"n_routed_experts": "num_experts"}
+QWEN_NEXT_KEYS = QWEN_MOE_KEYS | {"shared_size": "shared_expert_intermediate_size"}
+QWEN_NEXT: Raw = {  # fields of ModelConfig
+    "names": "qwen3_next",
+    "norm_offset": 1.0,
+    "qk_norm": True,
+    "output_gate": True,
+}
+QWEN_NEXT_ONLY: dict[str, tuple] = {
     "mlp_bias": (None, False),
-    "rope_interleave": (None, True),
+    "attn_output_gate": (None, True),
+    "mamba_ssm_dtype": (None, "float32"),  # of the recurrent state
+}
+QWEN_NEXT_COMPUTED = ("num_experts", "partial_rotary_factor", "attn_output_gate", "mrope_section")
+SHARED: Raw = {"n_shared_experts": 1, "shared_gate": True}
+MIXTRAL_KEYS = {
+    "n_routed_experts": "num_local_experts",
+    "num_experts_per_tok": "num_experts_per_tok",
+    "moe_intermediate_size": "intermediate_size",
+}
+SIGMOID_KEYS = MOE_KEYS | {  # DeepSeek-V3's router and its descendants'
+    "n_routed_experts": "n_routed_experts",
+    "n_shared_experts": "n_shared_experts",
+    "n_group": "n_group",
+    "topk_group": "topk_group",
+    "routed_scaling_factor": "routed_scaling_factor",
+}
+SIGMOID: Raw = {"scores": "sigmoid", "correction_bias": True}
+SIGMOID_ONLY: dict[str, tuple] = {
     "moe_layer_freq": (None, 1),
     "scoring_func": (None, "sigmoid"),
     "topk_method": (None, "noaux_tc"),
 }
+NO_BIAS: dict[str, tuple] = {"attention_bias": (None, False), "mlp_bias": (None, False)}
+NO_MLP_BIAS: dict[str, tuple] = {"mlp_bias": (None, False)}
+NO_WINDOW: dict[str, tuple] = {"use_sliding_window": (None, False)}
 
-ROPE_KEYS = {  # what a rope dictionary may say
+ARCHITECTURES: dict[str, Architecture] = {
+    "LlamaForCausalLM": Architecture(
+        LLAMA, "llama", "Llama 2 and 3, with Llama 3's RoPE scaling", biases=QKVO
+    ),
+    "MistralForCausalLM": Architecture(
+        MISTRAL, "mistral", "Mistral 7B and later; sliding windows", only=NO_BIAS
+    ),
+    "MinistralForCausalLM": Architecture(
+        MINISTRAL, "ministral", "Ministral 8B; layers with and without windows", only=NO_BIAS
+    ),
+    "MixtralForCausalLM": Architecture(
+        MIXTRAL,
+        "mixtral",
+        "Mixtral 8x7B, 8x22B; mixture of experts",
+        facts={"names": "mixtral"},
+        experts=MIXTRAL_KEYS,
+        computed=("num_local_experts",),
+        only=NO_BIAS,
+    ),
+    "Qwen2ForCausalLM": Architecture(
+        QWEN2,
+        "qwen2",
+        "Qwen2, Qwen2.5; sliding windows",
+        facts={"qkv_bias": True},
+        only=NO_MLP_BIAS,
+    ),
+    "Qwen3ForCausalLM": Architecture(
+        QWEN3, "qwen3", "Qwen3 0.6B to 32B", facts={"qk_norm": True}, biases=QKVO, only=NO_MLP_BIAS
+    ),
+    "Qwen3MoeForCausalLM": Architecture(
+        QWEN3_MOE,
+        "qwen3_moe",
+        "Qwen3-30B-A3B, Qwen3-235B-A22B, Qwen3-Coder; mixture of experts",
+        facts={"qk_norm": True},
+        biases=QKVO,
+        experts=QWEN_MOE_KEYS,
+        aliases={"num_local_experts": "num_experts"},
+        computed=("num_experts",),
+        only=NO_MLP_BIAS,
+    ),
+    "Qwen3NextForCausalLM": Architecture(
+        QWEN3_NEXT,
+        "qwen3_next",
+        "Qwen3-Next 80B-A3B, Qwen3-Coder-Next; gated delta nets, experts",
+        facts=QWEN_NEXT,
+        biases=QKVO,
+        experts=QWEN_NEXT_KEYS,
+        router=SHARED,
+        aliases={"num_local_experts": "num_experts"},
+        computed=("num_experts", "partial_rotary_factor"),
+        only=QWEN_NEXT_ONLY,
+    ),
+    "Qwen3_5ForCausalLM": Architecture(
+        QWEN3_5,
+        "qwen3_5_text",
+        "Qwen3.5, 3.6, 3.8, text of the multimodal ones too; gated delta nets",
+        facts=QWEN_NEXT,
+        biases=QKVO,
+        computed=QWEN_NEXT_COMPUTED[1:],
+        only=QWEN_NEXT_ONLY,
+    ),
+    "Qwen3_5MoeForCausalLM": Architecture(
+        QWEN3_5_MOE,
+        "qwen3_5_moe_text",
+        "Qwen3.5, 3.6 with experts, text of the multimodal ones too; gated delta nets",
+        facts=QWEN_NEXT,
+        biases=QKVO,
+        experts=QWEN_NEXT_KEYS,
+        router=SHARED,
+        aliases={"num_local_experts": "num_experts"},
+        computed=QWEN_NEXT_COMPUTED,
+        only=QWEN_NEXT_ONLY | {"norm_topk_prob": (None, True)},
+    ),
+    "MiMoForCausalLM": Architecture(
+        QWEN2,
+        "mimo",
+        "MiMo 7B, with its multi-token prediction layer",
+        facts={"qkv_bias": True},
+        only=NO_MLP_BIAS,
+    ),
+    "DeepseekV3ForCausalLM": Architecture(
+        DEEPSEEK,
+        "deepseek_v3",
+        "DeepSeek-V3, R1; latent attention, experts, YaRN, its MTP layer",
+        rope={"paired": True},
+        experts=SIGMOID_KEYS,
+        router=SIGMOID,
+        aliases={"num_local_experts": "n_routed_experts"},
+        computed=("n_routed_experts", "q_lora_rank", "kv_lora_rank", "rope_interleave"),
+        only=SIGMOID_ONLY | NO_BIAS | {"rope_interleave": (None, True)},
+    ),
+    "Glm4MoeForCausalLM": Architecture(
+        GLM4_MOE,
+        "glm4_moe",
+        "GLM-4.5, 4.6, 4.7; experts, partial RoPE, its MTP layer",
+        biases=QKV,
+        experts=SIGMOID_KEYS,
+        router=SIGMOID,
+        aliases={"num_local_experts": "n_routed_experts"},
+        computed=("n_routed_experts", "partial_rotary_factor", "use_qk_norm"),
+        only=SIGMOID_ONLY | NO_MLP_BIAS,
+    ),
+    "GptOssForCausalLM": Architecture(
+        GPT_OSS,
+        "gpt_oss",
+        "gpt-oss 20B, 120B; windows, sinks, experts, MXFP4",
+        facts={"names": "gpt_oss", "mlp": "clipped", "sinks": True},
+        biases=QKVO,
+        experts=MIXTRAL_KEYS,
+        router={"router_bias": True, "bias": True},
+        computed=("num_local_experts",),
+        only=NO_MLP_BIAS | {"swiglu_limit": (None, 7.0), "swiglu_alpha": (None, 1.702)},
+    ),
+    "Glm4ForCausalLM": Architecture(
+        GLM4,
+        "glm4",
+        "GLM-4-0414 9B, 32B; norms on both sides, partial RoPE",
+        facts={"names": "glm4", "sandwich": True},
+        biases=QKV,
+        rope={"paired": True},
+        computed=("partial_rotary_factor",),
+        only=NO_MLP_BIAS,
+    ),
+    "Gemma3ForCausalLM": Architecture(
+        GEMMA3,
+        "gemma3_text",
+        "Gemma 3, text of the multimodal ones too; windows, two RoPEs",
+        facts={"names": "gemma3", "norm_offset": 1.0, "sandwich": True, "qk_norm": True}
+        | {"mlp": "geglu"},
+        biases=QKVO,
+        computed=("query_pre_attn_scalar", "final_logit_softcapping"),
+        only=NO_MLP_BIAS
+        | {"hidden_activation": ("gelu_pytorch_tanh",), "use_bidirectional_attention": OFF},
+    ),
+    "Phi3ForCausalLM": Architecture(
+        PHI3,
+        "phi3",
+        "Phi-3, Phi-4, Phi-4-mini; LongRoPE by `max_model_len`, as vLLM",
+        computed=("partial_rotary_factor",),
+        only=NO_BIAS,
+    ),
+    "HunYuanDenseV1ForCausalLM": Architecture(
+        HUNYUAN,
+        "hunyuan_v1_dense",
+        "Hunyuan 0.5B to 7B",
+        facts={"names": "hunyuan", "qk_norm": True, "qk_norm_last": True},
+        biases=QKVO,
+        only=NO_MLP_BIAS,
+    ),
+    "Ernie4_5ForCausalLM": Architecture(
+        ERNIE,
+        "ernie4_5",
+        "ERNIE-4.5-0.3B",
+        rope={"paired": True},
+        only=NO_BIAS | {"use_bias": (None, False)},
+    ),
+    "OPTForCausalLM": Architecture(OPT, "opt", "OPT; learned positions"),
+}
+WRAPPERS = {  # with a "text_config"
+    "Gemma3ForConditionalGeneration": "Gemma3ForCausalLM",
+    "Qwen3_5ForConditionalGeneration": "Qwen3_5ForCausalLM",
+    "Qwen3_5MoeForConditionalGeneration": "Qwen3_5MoeForCausalLM",
+}
+MODEL_TYPES = {architecture.model_type: name for name, architecture in ARCHITECTURES.items()}
+
+ROPE_KEYS = {  # the known keys of a rope dictionary
     *("rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor"),
     *("original_max_position_embeddings", "partial_rotary_factor"),
-    *("beta_fast", "beta_slow", "mscale", "mscale_all_dim"),
+    *("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),
+    *("short_factor", "long_factor", "alpha"),
 }

@@ -4,8 +4,8 @@ A file holds what vLLM's ExampleHiddenStatesConnector saves: ``token_ids`` int64
 ``hidden_states`` [T, A, D], the residual stream after each of A layers, ascending (0: the
 embeddings; the number of layers: before the final norm), in the model's dtype.
 
-A folder's ``manifest.json`` is written first: it says which model and layers its files come
-from, and names every file it is to hold. A file that is there is whole.
+A folder's ``manifest.json`` is written first: it has the model and layers that the files come
+from, and the names of all files to be written. Files are written atomically.
 """
 
 import hashlib
@@ -17,22 +17,22 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
-from specjax.config import ModelConfig
-from specjax.files import read_json_object, write_atomically, write_json
+from specjax.host.files import read_json_object, write_atomically, write_json
+from specjax.models.config import ModelConfig
 from specjax.weights.safetensors_file import STORED
 
 MANIFEST, FORMAT = "manifest.json", "specjax hidden states 1"
 
 
 class HiddenStates(NamedTuple):
-    """One text and what the target computed at each of its T tokens."""
+    """One text, and the target's hidden states at each of its T tokens."""
 
     token_ids: np.ndarray  # int64 [T]
     hidden_states: np.ndarray  # [T, A, D]
 
 
 class Origin(NamedTuple):
-    """What made the files of a folder; equal origins make equal files from equal texts."""
+    """The model and layers that a folder's files come from."""
 
     weights: str  # sha256 of config.json and the weights
     dtype: str
@@ -41,7 +41,7 @@ class Origin(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """What a folder is to hold, in the order of the texts, of which no two are equal."""
+    """The origin and names of a folder's files, in the order of the texts, which all differ."""
 
     model: str  # where the checkpoint was: for people
     origin: Origin
@@ -49,7 +49,7 @@ class Manifest(NamedTuple):
 
 
 def write_hidden_states(path: Path, token_ids: Sequence[int], hidden_states: np.ndarray) -> None:
-    """Write one text's file, whole or not at all."""
+    """Write one text's file, atomically."""
     tensors = {
         "token_ids": np.asarray(token_ids, np.int64),
         "hidden_states": np.ascontiguousarray(hidden_states),
@@ -59,7 +59,7 @@ def write_hidden_states(path: Path, token_ids: Sequence[int], hidden_states: np.
 
 
 def read_hidden_states(path: Path) -> HiddenStates:
-    """Read one text's file. Raises ValueError if it is not one, or is damaged."""
+    """Return the content of one text's file; raises ValueError if it is damaged or no such file."""
     try:
         tensors = load_file(path)
         return HiddenStates(tensors["token_ids"], tensors["hidden_states"])
@@ -68,15 +68,15 @@ def read_hidden_states(path: Path) -> HiddenStates:
 
 
 def file_name(token_ids: Sequence[int]) -> str:
-    """Name a text's file by its tokens, whatever else the folder holds."""
+    """Return the name of a text's file, a hash of its tokens."""
     data = np.asarray(token_ids, "<i8").tobytes()
     return f"{hashlib.sha256(data).hexdigest()[:24]}.safetensors"
 
 
 def is_done(path: Path, token_ids: Sequence[int], origin: Origin) -> bool:
-    """Say whether a text's file is there.
+    """Return whether a text's file exists.
 
-    Raises ValueError if it is there and holds something else.
+    Raises ValueError if it exists and holds something else.
     """
     if not path.exists():
         return False
@@ -96,7 +96,7 @@ def is_done(path: Path, token_ids: Sequence[int], origin: Origin) -> bool:
 
 
 def trace_origin(folder: Path, config: ModelConfig, layers: tuple[int, ...]) -> Origin:
-    """Describe a checkpoint by the content of its config.json and safetensors files."""
+    """Return a checkpoint's origin: a hash of its config.json and safetensors, and the layers."""
     digest = hashlib.sha256()
     for path in (folder / "config.json", *sorted(folder.glob("*.safetensors"))):
         with path.open("rb") as file:
@@ -105,9 +105,9 @@ def trace_origin(folder: Path, config: ModelConfig, layers: tuple[int, ...]) -> 
 
 
 def open_folder(folder: Path, manifest: Manifest) -> None:
-    """Say what a folder is to hold, before it does; a new folder is made.
+    """Write a folder's manifest, making the folder if needed.
 
-    Raises ValueError if it holds files of another origin, or of nobody knows what.
+    Raises ValueError if it holds files of another origin, or files without a manifest.
     """
     if (folder / MANIFEST).exists():
         there = read_manifest(folder).origin._asdict()
@@ -124,9 +124,9 @@ def open_folder(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read what a folder is to hold.
+    """Return a folder's manifest.
 
-    Raises ValueError if the folder has no manifest, or it is not one of ours.
+    Raises ValueError if there is none, or it is damaged or of another format.
     """
     path = folder / MANIFEST
     if not path.is_file():

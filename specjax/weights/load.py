@@ -2,8 +2,7 @@
 
 import functools
 import json
-import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,112 +10,167 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax.config import ModelConfig
+from specjax.core.types import PyTree
 from specjax.models.build import shapes
-from specjax.types import PyTree
-from specjax.weights.names import HEAD, Route, decoder_name, members, table, tensor_name
-from specjax.weights.safetensors_file import STORED, Entry, read_chunks, read_header
+from specjax.models.config import ModelConfig
+from specjax.weights.names import HEAD, Route, decoder_name, stored_as, table, tensor_name
+from specjax.weights.packed import Packed, StaticBias, output_scales
+from specjax.weights.quantization import UNQUANTIZED, Source, read_scheme
+from specjax.weights.reader import PIECE, Part, open_source, read_tensor
+from specjax.weights.safetensors_file import STORED, Entry, read_header
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 LISTED = 5  # names shown per complaint
-ALIGNMENT = 64  # bytes; on a CPU, JAX adopts a numpy array so aligned instead of copying it
 
 
 def load_params(
-    folder: str | Path, config: ModelConfig, device: Any = None, *, keep_dtype: bool = False
+    folder: str | Path,
+    config: ModelConfig,
+    device: Any = None,
+    *,
+    keep_dtype: bool = False,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> PyTree:
-    """Load the weights as ``shapes(config)`` lays them out, in its types.
+    """Load a decoder's weights, as a nested dict like ``shapes(config)``.
 
-    With ``keep_dtype`` each has the type that the checkpoint stores it in, where ``config.dtype``
-    holds all its values: in float32 a pass then computes the same from half the bytes.
+    Tensors are read one after the other in small pieces, converted and put on their devices, so
+    that the host holds little more than the result. Quantized ones become what they stand for
+    (``quantization``). With tied embeddings a stored ``lm_head.weight`` is compared with the
+    embeddings and dropped.
 
-    Tensors are read one after the other in small pieces, converted on the way and put on
-    ``device`` (a device or a sharding), so the host holds little more than what it returns.
-    With tied embeddings a stored ``lm_head.weight`` is compared with the embeddings and
-    dropped.
+    Args:
+        folder: a Hugging Face checkpoint with safetensors.
+        config: from ``hf_config.read_config``.
+        device: a device, a sharding, or a function that returns the sharding of a parameter from
+            its path and shape; each device is given its part only.
+        keep_dtype: keep the checkpoint's dtype if ``config.dtype`` is float32, which has all its
+            values: a forward pass then gives the same numbers and reads half the bytes. That of a
+            quantized matrix is bfloat16, or float16 if config.json says so.
+        progress: called with the bytes of files read so far, and of all, after each parameter.
 
     Raises:
         ValueError: files are missing or damaged; tensors are missing, left over, misshapen,
             stored twice or not floating point; a value is NaN or infinite; a tied head
             differs from the embeddings.
     """
-    entries, wanted = check_headers(folder, config)
+    sources, wanted = check_headers(folder, config)
     params: dict = {}
+    read: dict[str, int] = {}
+    total = sum(source.size for source in sources.values())
     for path, (leaf, stored) in wanted.items():
-        found = {name: entries[name] for name in stored}
-        leaf = stored_leaf(found, leaf) if keep_dtype else leaf
-        place(params, path, read_tensor(found, leaf, device))
-    if HEAD in entries and config.tie_word_embeddings:
+        found = [(part, sources[part.name]) for part in stored]
+        leaf = stored_leaf([source for _, source in found], leaf) if keep_dtype else leaf
+        where = device(path, leaf.shape) if callable(device) else device
+        place(params, path, read_tensor(found, leaf, where))
+        read |= {part.name: source.size for part, source in found}
+        progress(sum(read.values()), total)
+    for name in sources.keys() - read.keys() - {HEAD}:
+        check_no_bias(name, sources[name])
+    if HEAD in sources and config.tie_word_embeddings:
         embedding = tensor_name(("embed_tokens", "weight"), table(config))
-        _check_head(entries[HEAD], embedding, np.asarray(params["embed_tokens"]["weight"]))
+        _check_head(sources[HEAD], embedding, np.asarray(params["embed_tokens"]["weight"]))
+    progress(total, total)
     return params
 
 
 def check_headers(
     folder: str | Path, config: ModelConfig
-) -> tuple[dict[str, Entry], dict[Route, tuple[jax.ShapeDtypeStruct, list[str]]]]:
-    """Check every name, shape and type of a checkpoint, and read none of its data.
+) -> tuple[dict[str, Source], dict[Route, tuple[jax.ShapeDtypeStruct, list[Part]]]]:
+    """Check every name, shape and dtype of a checkpoint, without reading its weights.
 
-    Returns its tensors by name, and of each parameter what it is and the names that it is made of.
+    Returns:
+        Its tensors by name; and each parameter's shape and the parts that it is made of.
 
     Raises:
         ValueError: as ``load_params`` for anything but values.
     """
     names = table(config)
-    wanted: dict[Route, tuple[jax.ShapeDtypeStruct, list[str]]] = {}
+    wanted: dict[Route, tuple[jax.ShapeDtypeStruct, list[Part]]] = {}
     expected: dict[str, tuple[int, ...]] = {}
+    sources = find_tensors(Path(folder), functools.partial(decoder_name, config=config))
     for keys, leaf in jax.tree_util.tree_flatten_with_path(shapes(config))[0]:
         path = tuple(key.key for key in keys)
-        each = members(path, leaf.shape, config)
-        stored = {tensor_name(one, names): shape for one, shape in each}
-        wanted[path] = leaf, list(stored)
-        expected |= stored
-    entries = find_tensors(Path(folder), functools.partial(decoder_name, config=config))
-    if config.tie_word_embeddings and HEAD in entries:
+        stored = stored_as(path, leaf.shape, config, sources)
+        wanted[path] = leaf, [part for part, _ in stored]
+        expected |= {part.name: shape for part, shape in stored}
+    if config.tie_word_embeddings and HEAD in sources:
         expected[HEAD] = expected[tensor_name(("embed_tokens", "weight"), names)]
-    check_tensors(folder, entries, expected)
-    return entries, wanted
+    # packers write biases, of zeros, for all layers that they quantize
+    expected |= {
+        name: source.shape
+        for name, source in sources.items()
+        if name not in expected
+        and isinstance(sources.get(name.removesuffix(".bias") + ".weight"), Packed)
+    }
+    check_tensors(folder, sources, expected)
+    return sources, wanted
 
 
-def find_tensors(folder: Path, rename: Callable[[str], str | None]) -> dict[str, Entry]:
+def find_tensors(folder: Path, rename: Callable[[str], str | None]) -> dict[str, Source]:
     """Return every weight of a checkpoint by its full name, from the headers alone.
 
-    ``rename`` gives the full name of a stored one, or None for what is to be left alone.
+    ``rename`` returns the full name of a stored one, or None if it is to be ignored.
 
     Raises:
         ValueError: there are no safetensors, a file is missing or damaged, the index leaves
-            the folder or contradicts the files, or a name occurs twice.
+            the folder or contradicts the files, a name occurs twice, or a quantized matrix is not
+            whole.
     """
-    placed = None
-    files = [folder / SINGLE]
-    if not files[0].is_file():
-        if not (folder / INDEX).is_file():
+    entries: dict[str, Entry] = {}
+    files, placed = find_files(folder)
+    for file in files:
+        for name, entry in read_header(file).items():
+            if name in entries:
+                other = entries[name].file.name
+                raise ValueError(f"{folder} holds {name} twice, in {other} and {file.name}")
+            entries[name] = entry
+            if placed is not None and placed.get(name) != file.name and rename(name) is not None:
+                listed = f"{placed.get(name, 'nothing')}, not {file.name}"
+                raise ValueError(f"{folder} has an index that says of {name}: {listed}")
+    scheme = read_scheme(folder)
+    gathered: dict[str, Source] = {**entries} if scheme is None else scheme.gather(entries)
+    sources: dict[str, Source] = {}
+    for name, source in gathered.items():
+        full = rename(name)
+        if full in sources:
+            other = sources[full].file.name
+            raise ValueError(f"{folder} holds {name} twice, in {other} and {source.file.name}")
+        if full is not None:
+            sources[full] = source
+    return sources
+
+
+def find_files(folder: Path) -> tuple[list[Path], dict[str, str] | None]:
+    """Return the weight files of a folder, and the file of each tensor if it has an index.
+
+    These are Hugging Face's names or, failing these, the only index or the only file that there is.
+
+    Raises:
+        ValueError: there is none, or the index is damaged or names files that are not there.
+    """
+    if (folder / SINGLE).is_file():
+        return [folder / SINGLE], None
+    index = folder / INDEX
+    if not index.is_file():
+        indexes = sorted(folder.glob("*.safetensors.index.json"))
+        files = sorted(folder.glob("*.safetensors"))
+        if not indexes and len(files) == 1:
+            return files, None
+        if len(indexes) != 1:
             raise ValueError(_no_weights(folder))
-        placed = read_index(folder / INDEX)
-        files = [folder / shard for shard in sorted(set(placed.values()))]
+        index = indexes[0]
+    placed = read_index(index)
+    files = [folder / shard for shard in sorted(set(placed.values()))]
     missing = [file.name for file in files if not file.is_file()]
     if missing:
         raise ValueError(f"{folder} lacks shards its index names: {_listed(missing)}")
-    entries: dict[str, Entry] = {}
-    for file in files:
-        for name, entry in read_header(file).items():
-            full = rename(name)
-            if full is None:
-                continue
-            if full in entries:
-                other = entries[full].file.name
-                raise ValueError(f"{folder} holds {name} twice, in {other} and {file.name}")
-            if placed is not None and placed.get(name) != file.name:
-                said = f"{placed.get(name, 'nothing')}, not {file.name}"
-                raise ValueError(f"{folder / INDEX} says of {name}: {said}")
-            entries[full] = entry
-    return entries
+    return files, placed
 
 
 def check_tensors(
-    folder: str | Path, entries: dict[str, Entry], expected: dict[str, tuple[int, ...]]
+    folder: str | Path, entries: Mapping[str, Source], expected: dict[str, tuple[int, ...]]
 ) -> None:
-    """Compare what a checkpoint holds with what its config asks for.
+    """Check a checkpoint's tensors against the names and shapes that its config implies.
 
     Raises:
         ValueError: they differ; the message lists up to five names of every kind.
@@ -138,16 +192,19 @@ def check_tensors(
     if strange == {"F64"}:
         remedy = "; store these as F32"
     elif strange:
-        remedy = "; use the checkpoint as it was before quantization, or store these as BF16"
-    said = [f"{kind} {len(names)}: {_listed(names)}" for kind, names in complaints.items() if names]
-    if said:
+        remedy = "; config.json does not say how they are quantized: add its quantization_config, "
+        remedy += "or use the checkpoint as it was before"
+    lines = [
+        f"{kind} {len(names)}: {_listed(names)}" for kind, names in complaints.items() if names
+    ]
+    if lines:
         raise ValueError(
-            f"the weights in {folder} do not match its config.json; {'; '.join(said)}{remedy}"
+            f"the weights in {folder} do not match its config.json; {'; '.join(lines)}{remedy}"
         )
 
 
 def read_index(file: Path) -> dict[str, str]:
-    """Return tensor name -> shard file name, refusing shards outside the index's folder.
+    """Return each tensor's shard file name, all of them in the index's folder.
 
     Raises:
         ValueError: the index is malformed, or a shard's name is not a plain file name.
@@ -166,43 +223,40 @@ def read_index(file: Path) -> dict[str, str]:
     return placed
 
 
-def read_tensor(stored: dict[str, Entry], leaf: jax.ShapeDtypeStruct, device: Any) -> jax.Array:
-    """Read a parameter in pieces, converting it on the way, and put it on a device.
-
-    ``stored`` is its one tensor, or those that it stacks, in order.
-    """
-    out, start = _aligned(math.prod(leaf.shape), jnp.dtype(leaf.dtype)), 0
-    for name, entry in stored.items():
-        for first, values in read_chunks(entry, name, leaf.dtype.name):
-            out[start + first : start + first + values.size] = values
-        start += math.prod(entry.shape)
-    return jax.device_put(out.reshape(leaf.shape), device)
-
-
-def stored_leaf(stored: dict[str, Entry], leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    """Return a parameter in the type that all of its tensors are stored in, if it loses nothing."""
-    kinds = {STORED[entry.dtype][0] for entry in stored.values()}
+def stored_leaf(sources: list[Source], leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    """Return a parameter's shape, in its tensors' dtype if they have one and ours is float32."""
+    kinds = {STORED[source.dtype][0] for source in sources}
     if len(kinds) != 1 or leaf.dtype != jnp.float32:
         return leaf
     return jax.ShapeDtypeStruct(leaf.shape, kinds.pop())
 
 
-def _aligned(size: int, dtype: np.dtype) -> np.ndarray:
-    raw = np.empty(size * dtype.itemsize + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + size * dtype.itemsize].view(dtype)
+def check_no_bias(name: str, source: Source) -> None:
+    """Raise ValueError unless a bias that the model has no place for is zero.
+
+    One that msModelSlim made was rounded to a step of its output scale.
+    """
+    values = open_source(name, source, np.float32)(0, source.shape[0])[:, 0]
+    step = np.abs(output_scales(source)) if isinstance(source, StaticBias) else np.float32(0)
+    if (np.abs(values) > step).any():
+        raise ValueError(
+            f"{name} is not zero, and this architecture has no such bias: {UNQUANTIZED}, or one "
+            "that was quantized without smoothing outliers"
+        )
 
 
-def _check_head(entry: Entry, embedding: str, table: np.ndarray) -> None:
-    flat = table.reshape(-1)
-    for first, values in read_chunks(entry, HEAD, table.dtype.name):
-        if not np.array_equal(values, flat[first : first + values.size]):
+def _check_head(source: Source, embedding: str, table: np.ndarray) -> None:
+    rows = open_source(HEAD, source, table.dtype)
+    each = max(1, PIECE // table.shape[1])
+    for start in range(0, len(table), each):
+        some = table[start : start + each]
+        if not np.array_equal(rows(start, start + len(some)), some):
             remedy = "set tie_word_embeddings to false, or remove the head"
             raise ValueError(f"embeddings are tied, but {HEAD} is not {embedding}: {remedy}")
 
 
 def place(params: dict, path: Route, value: jax.Array) -> None:
-    """Put a weight at its path in a nested dict."""
+    """Set a weight at its path in a nested dict."""
     for key in path[:-1]:
         params = params.setdefault(key, {})
     params[path[-1]] = value

@@ -7,8 +7,11 @@ tensor travels either way unchanged.
 """
 
 import re
+from collections.abc import Container
+from typing import NamedTuple
 
-from specjax.config import ModelConfig
+from specjax.models.config import ModelConfig
+from specjax.weights.reader import Part
 
 Route = tuple[str | int, ...]
 Table = dict[str, str]  # our module -> Hugging Face's module
@@ -16,6 +19,7 @@ Table = dict[str, str]  # our module -> Hugging Face's module
 LLAMA: Table = {  # and its descendants, which have some of these
     "embed_tokens": "model.embed_tokens",
     "layers.{}.input_layernorm": "model.layers.{}.input_layernorm",
+    "layers.{}.self_attn": "model.layers.{}.self_attn",
     "layers.{}.self_attn.q_proj": "model.layers.{}.self_attn.q_proj",
     "layers.{}.self_attn.k_proj": "model.layers.{}.self_attn.k_proj",
     "layers.{}.self_attn.v_proj": "model.layers.{}.self_attn.v_proj",
@@ -58,22 +62,106 @@ OPT: Table = {
     "lm_head": "lm_head",
 }
 
-# Buffers that old exporters wrote beside the weights (the config already says what they say),
-# and layers for drafting, which ``weights.heads`` loads.
+MIXTRAL: Table = LLAMA | {
+    "layers.{}.mlp.gate": "model.layers.{}.block_sparse_moe.gate",
+    "layers.{}.mlp.experts.{}.gate_proj": "model.layers.{}.block_sparse_moe.experts.{}.w1",
+    "layers.{}.mlp.experts.{}.up_proj": "model.layers.{}.block_sparse_moe.experts.{}.w3",
+    "layers.{}.mlp.experts.{}.down_proj": "model.layers.{}.block_sparse_moe.experts.{}.w2",
+}
+GPT_OSS: Table = LLAMA | {"layers.{}.mlp.gate": "model.layers.{}.mlp.router"}
+GLM4: Table = LLAMA | {
+    "layers.{}.attention_norm": "model.layers.{}.post_self_attn_layernorm",
+    "layers.{}.mlp_norm": "model.layers.{}.post_mlp_layernorm",
+}
+GEMMA3: Table = LLAMA | {  # here the name of Llama's norm before the MLP is that after attention
+    "layers.{}.attention_norm": "model.layers.{}.post_attention_layernorm",
+    "layers.{}.post_attention_layernorm": "model.layers.{}.pre_feedforward_layernorm",
+    "layers.{}.mlp_norm": "model.layers.{}.post_feedforward_layernorm",
+}
+HUNYUAN: Table = LLAMA | {
+    "layers.{}.self_attn.q_norm": "model.layers.{}.self_attn.query_layernorm",
+    "layers.{}.self_attn.k_norm": "model.layers.{}.self_attn.key_layernorm",
+}
+QWEN3_NEXT: Table = LLAMA | {
+    **{
+        f"layers.{{}}.linear_attn{part}": f"model.layers.{{}}.linear_attn{part}"
+        for part in (
+            *("", ".in_proj_qkvz", ".in_proj_ba", ".conv1d", ".norm", ".out_proj"),
+            *(".in_proj_qkv", ".in_proj_z", ".in_proj_b", ".in_proj_a"),
+        )
+    },
+    **{
+        f"layers.{{}}.mlp.shared_experts.{part}": f"model.layers.{{}}.mlp.shared_expert.{part}"
+        for part in ("gate_proj", "up_proj", "down_proj")
+    },
+    "layers.{}.mlp.shared_expert_gate": "model.layers.{}.mlp.shared_expert_gate",
+}
+TABLES = {  # ``ModelConfig.names``
+    "llama": LLAMA,
+    "opt": OPT,
+    "mixtral": MIXTRAL,
+    "gpt_oss": GPT_OSS,
+    "glm4": GLM4,
+    "gemma3": GEMMA3,
+    "hunyuan": HUNYUAN,
+    "qwen3_next": QWEN3_NEXT,
+}
+
+
+class Fused(NamedTuple):
+    """A tensor that holds several of our matrices, or a stack of them; it has no ``.weight``."""
+
+    name: str
+    pieces: tuple[str, ...]  # our modules, in order
+    interleaved: bool = False  # their outputs take turns; otherwise one is behind the other
+    input_first: bool = False  # matrices [in, out]
+
+
+QKV = ("q_proj", "k_proj", "v_proj")
+GATE_UP, DOWN = ("gate_proj", "up_proj"), ("down_proj",)
+ATTENTION, MLP, EXPERTS = (
+    f"model.layers.{{}}.{module}." for module in ("self_attn", "mlp", "mlp.experts")
+)
+# A file has these tensors, or one for each matrix: its header decides.
+PROJECTIONS = (  # Phi-3, GLM-4
+    Fused(f"{ATTENTION}qkv_proj.weight", QKV),
+    Fused(f"{MLP}gate_up_proj.weight", GATE_UP),
+)
+STACKS = (Fused(f"{EXPERTS}gate_up_proj", GATE_UP), Fused(f"{EXPERTS}down_proj", DOWN))
+FUSED: dict[str, tuple[Fused, ...]] = {  # by table
+    "llama": PROJECTIONS + STACKS,
+    "glm4": PROJECTIONS,
+    "qwen3_next": STACKS,
+    "gpt_oss": (
+        Fused(f"{EXPERTS}gate_up_proj", GATE_UP, interleaved=True, input_first=True),
+        Fused(f"{EXPERTS}gate_up_proj_bias", GATE_UP, interleaved=True),
+        Fused(f"{EXPERTS}down_proj", DOWN, input_first=True),
+        Fused(f"{EXPERTS}down_proj_bias", DOWN),
+    ),
+}
+
+# Buffers that old exporters wrote beside the weights (they follow from the config), and MTP
+# layers, which ``weights.heads`` loads.
 IGNORED = (
     re.compile(r"(model\.)?layers\.\d+\.self_attn\.rotary_emb\.inv_freq"),
     re.compile(r"(model\.)?rotary_emb\.inv_freq"),
     re.compile(r"model\.mtp_layers\.\d+\..*"),
+    re.compile(r"(model\.)?mtp\..*"),
 )
 
+TOWERS = (
+    *("model.vision_tower.", "vision_tower.", "model.visual.", "visual."),
+    *("model.multi_modal_projector.", "multi_modal_projector."),
+)
+WRAPPED = re.compile(r"^(?:model\.)?language_model\.")
 LAYER = re.compile(r"(?:model\.)?layers\.(\d+)\.")
 HEAD = "lm_head.weight"  # with tied embeddings a checkpoint may hold it, as an equal copy
-BARE = "model."  # what names lack in a checkpoint saved without its language-model head
+BARE = "model."  # a prefix that is missing in checkpoints saved without the LM head
 
 
 def table(config: ModelConfig) -> Table:
-    """Return the names a model's checkpoint uses: only OPT learns its positions."""
-    return OPT if config.positions == "learned" else LLAMA
+    """Return the table of a model's architecture."""
+    return TABLES[config.names]
 
 
 def tensor_name(path: Route, names: Table) -> str:
@@ -93,14 +181,15 @@ JOINED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_pro
 def members(
     path: Route, shape: tuple[int, ...], config: ModelConfig | None
 ) -> list[tuple[Route, tuple[int, ...]]]:
-    """List what a checkpoint stores of a parameter, in order along its first axis.
+    """Return the tensors (path, shape) that a parameter is stored as, along its first axis.
 
-    Each expert's matrix of a stack, each of the matrices that ``config.joined`` joins, or itself.
+    Those are the experts' matrices of a stack, the matrices that ``config.joined`` merges, or the
+    parameter itself.
     """
     if "experts" in path:
         at = path.index("experts") + 1
         return [((*path[:at], expert, *path[at:]), shape[1:]) for expert in range(shape[0])]
-    parts = JOINED.get(str(path[-2]))
+    parts = JOINED.get(str(path[-2:][0]))
     if parts is None or config is None:
         return [(path, shape)]
     narrow = config.num_kv_heads * config.head_dim
@@ -111,28 +200,84 @@ def members(
     ]
 
 
+def stored_as(
+    path: Route, shape: tuple[int, ...], config: ModelConfig, found: Container[str]
+) -> list[tuple[Part, tuple[int, ...]]]:
+    """Return the parts that a parameter is read from, and the shapes of their whole tensors.
+
+    Args:
+        path: of the parameter.
+        shape: of the parameter.
+        config: of the decoder.
+        found: the names of a checkpoint's tensors.
+    """
+    whole = fused_part(path, shape, config, found) if "experts" in path else None
+    if whole is not None:
+        return [whole]
+    parts = []
+    for one, size in members(path, shape, config):
+        plain = Part(tensor_name(one, table(config)))
+        parts.append(fused_part(one, size, config, found) or (plain, size))
+    return parts
+
+
+def fused_part(
+    path: Route, shape: tuple[int, ...], config: ModelConfig, found: Container[str]
+) -> tuple[Part, tuple[int, ...]] | None:
+    """Return where a parameter lies in a tensor with others, and that tensor's shape, or None."""
+    layer, module, bias = path[1:2], str(path[-2]), path[-1] == "bias"
+    parent = ".".join(map(str, path[2:-2]))
+    for fused in FUSED.get(config.names, ()):
+        name = fused.name.format(*layer)
+        stem = name.removesuffix(".weight").removesuffix("_bias").rpartition(".")[0]
+        if module not in fused.pieces or name not in found or not stem.endswith(f".{parent}"):
+            continue
+        if bias != fused.name.endswith("_bias"):
+            continue
+        axis = len(shape) - (1 if bias else 2)  # of the outputs
+        narrow = config.num_kv_heads * config.head_dim
+        wide = config.num_heads * config.head_dim
+        sizes = (
+            (wide, narrow, narrow) if fused.pieces == QKV else (shape[axis],) * len(fused.pieces)
+        )
+        number, total = fused.pieces.index(module), sum(sizes)
+        start, stop, step = sum(sizes[:number]), sum(sizes[: number + 1]), 1
+        if fused.interleaved:
+            start, stop, step = number, total, len(fused.pieces)
+        stored = [*shape[:axis], total, *shape[axis + 1 :]]
+        if fused.input_first:
+            axis, stored[-2:] = len(shape) - 1, stored[:-3:-1]
+        return Part(name, axis, start, stop, step, fused.input_first), tuple(stored)
+    return None
+
+
 def full_name(name: str) -> str:
-    """Return a tensor's name with the ``model.`` that headless checkpoints leave out."""
+    """Return a tensor's name with ``model.``, which checkpoints without the LM head leave out."""
     return name if name.startswith((BARE, "lm_head.")) else BARE + name
 
 
 def decoder_name(name: str, config: ModelConfig) -> str | None:
     """Return a decoder tensor's full name; None for a known buffer and for MTP layers.
 
-    DeepSeek's MTP layers are numbered on after the decoder's own.
+    DeepSeek's MTP layers are numbered after the decoder's. Of a multimodal model the language
+    model's name is that of a text-only one; the towers are left out.
     """
+    if name.startswith(TOWERS):
+        return None
+    name = WRAPPED.sub("", name)
     if any(pattern.fullmatch(name) for pattern in IGNORED):
         return None
     layer = LAYER.match(name)
-    if config.latent is not None and layer and int(layer[1]) >= config.num_layers:
+    if config.experts is not None and layer and int(layer[1]) >= config.num_layers:
         return None
     return full_name(name)
 
 
 MEDUSA = re.compile(r"(?:medusa_heads\.)?\d+\.\d+\.(?:linear\.)?(?:weight|bias)")  # its authors'
-HEAD_NAMES = {  # of each kind of head: (what checkpoints write, our path), the first that fits
+HEAD_NAMES = {  # per kind of head: (a checkpoint's prefix, our path); the first match is used
     "eagle": ((r"", ""),),
     "eagle3": ((r"layers\.0\.", "midlayer."), (r"", "")),
+    "peagle": ((r"layers\.0\.", "midlayer."), (r"", "")),
     "mtp": (
         (r"model\.mtp_layers\.0\.token_layernorm\.", "enorm."),
         (r"model\.mtp_layers\.0\.hidden_layernorm\.", "hnorm."),
@@ -149,14 +294,16 @@ HEAD_NAMES = {  # of each kind of head: (what checkpoints write, our path), the 
         (r"lm_head\.", "lm_heads.0."),
         (r"(?:medusa_heads\.)?", ""),
     ),
+    "dflash": ((r"(?:model\.)?midlayer\.", "layers.0."), (r"(?:model\.)?", "")),
+    "dspark": ((r"(?:model\.)?", ""),),
     "mlp_speculator": ((r"(?:speculator\.)?(emb|proj|head|ln)\.(\d+)\.", r"stages.\2.\1."),),
 }
 
 
 def head_name(kind: str, num_layers: int, name: str) -> str | None:
-    """Return our path of a head's tensor, or None where it is no part of such a head.
+    """Return our path of a head's tensor, or None if such a head has no such tensor.
 
-    DeepSeek's MTP layer is stored as one more than the target's ``num_layers`` layers.
+    DeepSeek's MTP layer is stored as layer ``num_layers`` of the target.
     """
     name = name.replace(f"model.layers.{num_layers}.", "model.mtp_layers.0.")
     for pattern, path in HEAD_NAMES[kind]:
@@ -166,7 +313,7 @@ def head_name(kind: str, num_layers: int, name: str) -> str | None:
     return None
 
 
-WRITTEN = {  # what ``head_name`` undoes, where a checkpoint's names are not our paths
+WRITTEN = {  # the reverse of ``HEAD_NAMES``, where a checkpoint's names are not our paths
     "mtp": (
         (r"enorm\.", "model.mtp_layers.0.token_layernorm."),
         (r"hnorm\.", "model.mtp_layers.0.hidden_layernorm."),
@@ -179,7 +326,7 @@ WRITTEN = {  # what ``head_name`` undoes, where a checkpoint's names are not our
 
 
 def stored_name(kind: str, path: str) -> str:
-    """Return the name that vLLM reads a head's tensor by."""
+    """Return vLLM's name of a head's tensor."""
     for pattern, name in WRITTEN.get(kind, ()):
         found = re.match(pattern, path)
         if found:

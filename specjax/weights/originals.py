@@ -1,8 +1,8 @@
-"""Heads as their authors stored them, in the names and facts of the formats vLLM loads.
+"""Drafting heads in their authors' formats, converted to those that vLLM loads.
 
 Medusa's ``medusa_lm_head.pt`` holds an ``nn.ModuleList`` of ``nn.Sequential``s beside a config
-that tells two numbers. EAGLE's ``pytorch_model.bin`` has vLLM's names already; what may be in
-the way is a bias of ``fc``, which vLLM's format lacks.
+with two numbers. EAGLE's ``pytorch_model.bin`` has vLLM's names already, but may have a bias of
+``fc``, which vLLM's format lacks.
 """
 
 from collections.abc import Mapping
@@ -15,14 +15,14 @@ FC_BIAS = "fc.bias"
 
 
 def is_medusa(names: set[str]) -> bool:
-    """Say whether these are the names of the authors' own Medusa heads."""
+    """Return whether these are the tensor names of Medusa's authors."""
     return bool(names) and all(MEDUSA.fullmatch(name) for name in names)
 
 
 def translate(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Rename a head's tensors as vLLM does; leave those of anything else as they are.
+    """Return a head's tensors by vLLM's names; those of other checkpoints as they are.
 
-    Raises ValueError for an EAGLE head whose ``fc`` adds something.
+    Raises ValueError for an EAGLE head with a bias of ``fc`` that is not zero.
     """
     if is_medusa(set(state)):
         return {str(head_name("medusa", 0, name)): value for name, value in state.items()}
@@ -37,7 +37,7 @@ def translate(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def complete(config: Mapping[str, Any], tensors: Mapping[str, Entry]) -> dict[str, Any]:
-    """Return a config.json that tells what vLLM asks of Medusa heads; any other as it is."""
+    """Return a Medusa config.json with all fields that vLLM needs; any other config as it is."""
     if "blocks.0.layers.0.weight" not in tensors or "lm_heads.0.weight" not in tensors:
         return dict(config)
     vocab_size, hidden_size = tensors["lm_heads.0.weight"].shape

@@ -1,32 +1,41 @@
-"""Read safetensors files by their headers first, and their data in small pieces.
+"""Read safetensors files: the header first, and the data some rows at a time.
 
-A header is checked whole before any data is touched. Data goes through one small buffer:
-a memory map would count every touched page as ours until the kernel takes it back.
+A header is checked before any data is read. Data is read, not mapped: the pages of a memory map
+would count as this process's memory until the kernel reclaims them.
 """
 
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-CHUNK_BYTES = 8 << 20
 MAX_HEADER_BYTES = 100_000_000  # safetensors' own limit
 
-# Stored type -> (numpy's, the same bits as integers, the exponent's bits: all set means
-# infinity or NaN).
+# safetensors' dtype -> (numpy's, the integer dtype of the same bits, the bits of the exponent: if
+# all are set the value is infinite or NaN).
 STORED: dict[str, tuple[Any, Any, int]] = {
     "F32": (np.dtype(np.float32), np.uint32, 0x7F800000),
     "F16": (np.dtype(np.float16), np.uint16, 0x7C00),
     "BF16": (np.dtype(jnp.bfloat16), np.uint16, 0x7F80),
 }
+# The dtypes of quantized weights and what belongs to them, as numpy's; 8-bit floating point
+# numbers are their bits.
+PACKED: dict[str, Any] = {
+    "F8_E4M3": np.dtype(np.uint8),
+    "F8_E8M0": np.dtype(np.uint8),
+    "I8": np.dtype(np.int8),
+    "U8": np.dtype(np.uint8),
+    "I32": np.dtype(np.int32),
+    "I64": np.dtype(np.int64),
+}
+KNOWN = {name: facts[0] for name, facts in STORED.items()} | PACKED
 
 
 class Entry(NamedTuple):
-    """Where one tensor lies."""
+    """The place of one tensor in a file."""
 
     file: Path
     dtype: str  # safetensors' name
@@ -36,7 +45,7 @@ class Entry(NamedTuple):
 
 
 def read_header(file: Path) -> dict[str, Entry]:
-    """Return the tensors of one file by name, having checked that all their bytes exist.
+    """Return the tensors of one file by name, after checking that all their bytes exist.
 
     Raises:
         ValueError: the file is not safetensors, is truncated, or contradicts itself.
@@ -51,7 +60,7 @@ def read_header(file: Path) -> dict[str, Entry]:
     try:
         header = json.loads(text, object_pairs_hook=_no_repeats)
         header.pop("__metadata__", None)
-        entries = {name: _entry(file, 8 + length, said) for name, said in header.items()}
+        entries = {name: _entry(file, 8 + length, fields) for name, fields in header.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file} has a damaged safetensors header: {error}") from None
     end = 8 + length
@@ -64,52 +73,40 @@ def read_header(file: Path) -> dict[str, Entry]:
     return entries
 
 
-def read_chunks(entry: Entry, name: str, dtype: str) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield (first element, flat values in ``dtype``); each array is valid until the next.
+def read_rows(entry: Entry, start: int, stop: int) -> np.ndarray:
+    """Return rows start to stop of a tensor, whose axes but the last are merged, as stored.
 
     Raises:
-        ValueError: a value is NaN or infinite, or turns infinite in ``dtype``.
+        ValueError: the file has become shorter than its header says.
     """
-    stored, bits, exponent = STORED[entry.dtype]
-    buffer = np.empty(min(CHUNK_BYTES, entry.size) // stored.itemsize, stored)
-    goal, first, total = np.dtype(dtype), 0, entry.size // stored.itemsize
-    with entry.file.open("rb", buffering=0) as handle:
-        handle.seek(entry.start)
-        while first < total:
-            part = buffer[: total - first]
-            _fill(handle, part.view(np.uint8).data, entry.file)
-            if ((part.view(bits) & exponent) == exponent).any():
-                raise ValueError(f"{name} in {entry.file} holds NaN or infinity")
-            with np.errstate(over="ignore"):
-                values = part.astype(goal, copy=False)
-            if goal == np.float16 and not np.isfinite(values).all():
-                remedy = "use bfloat16 or float32"
-                raise ValueError(f"{name} in {entry.file} does not fit float16: {remedy}")
-            yield first, values
-            first += part.size
+    dtype, columns = KNOWN[entry.dtype], entry.shape[-1] if entry.shape else 1
+    first = entry.start + start * columns * dtype.itemsize
+    found = np.fromfile(entry.file, dtype, (stop - start) * columns, offset=first)
+    if found.size != (stop - start) * columns:
+        raise ValueError(f"{entry.file} was cut short while it was read")
+    return found.reshape(stop - start, columns)
 
 
-def _fill(handle: Any, view: memoryview, file: Path) -> None:
-    while view:
-        count = handle.readinto(view)
-        if not count:
-            raise ValueError(f"{file} was cut short while it was read")
-        view = view[count:]
+def read_all(entry: Entry) -> np.ndarray:
+    """Return a whole tensor, as stored."""
+    rows = math.prod(entry.shape[:-1])
+    return read_rows(entry, 0, rows).reshape(entry.shape)
 
 
-def _entry(file: Path, data: int, said: dict[str, Any]) -> Entry:
-    shape, (start, end) = tuple(said["shape"]), said["data_offsets"]
+def _entry(file: Path, data: int, fields: dict[str, Any]) -> Entry:
+    shape, (start, end) = tuple(fields["shape"]), fields["data_offsets"]
     if not all(type(n) is int and n >= 0 for n in (*shape, start, end)) or end < start:
         raise ValueError(f"shape {shape} at {start}..{end}")
-    dtype = str(said["dtype"])
-    if dtype in STORED and math.prod(shape) * STORED[dtype][0].itemsize != end - start:
+    dtype = str(fields["dtype"])
+    if dtype in KNOWN and math.prod(shape) * KNOWN[dtype].itemsize != end - start:
         raise ValueError(f"{dtype} {shape} does not take {end - start} bytes")
     return Entry(file, dtype, shape, data + start, end - start)
 
 
 def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    names = [name for name, _ in pairs]
-    for name in set(names):
-        if names.count(name) > 1:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
             raise ValueError(f"{name} appears twice")
-    return dict(pairs)
+        found[name] = value
+    return found

@@ -1,4 +1,4 @@
-"""Write a decoder as a Hugging Face folder that transformers and vLLM load as it is."""
+"""Write a decoder as a Hugging Face folder, which transformers and vLLM can load."""
 
 from pathlib import Path
 from typing import Any
@@ -7,14 +7,23 @@ import jax
 import numpy as np
 from safetensors.numpy import save
 
-from specjax.config import ModelConfig
-from specjax.files import write_atomically, write_json
-from specjax.types import PyTree
+from specjax.core.types import PyTree
+from specjax.host.files import write_atomically, write_json
+from specjax.models.config import ModelConfig, Rope
 from specjax.weights.names import table, tensor_name
 
 
 def hf_config(config: ModelConfig, *, dtype: str, end: int) -> dict[str, Any]:
-    """Return config.json of a Qwen3 decoder. Raises ValueError for another architecture."""
+    """Return the config.json of a Qwen3 decoder.
+
+    Args:
+        config: of the decoder.
+        dtype: of the stored weights.
+        end: the id of the end-of-text token.
+
+    Raises:
+        ValueError: it has another architecture.
+    """
     plain = ModelConfig(
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
@@ -25,7 +34,7 @@ def hf_config(config: ModelConfig, *, dtype: str, end: int) -> dict[str, Any]:
         head_dim=config.head_dim,
         max_position_embeddings=config.max_position_embeddings,
         norm_eps=config.norm_eps,
-        rope_theta=config.rope_theta,
+        rope=Rope(theta=config.rope.theta),
         tie_word_embeddings=config.tie_word_embeddings,
         qk_norm=True,
         dtype=config.dtype,
@@ -44,7 +53,7 @@ def hf_config(config: ModelConfig, *, dtype: str, end: int) -> dict[str, Any]:
         "head_dim": config.head_dim,
         "max_position_embeddings": config.max_position_embeddings,
         "rms_norm_eps": config.norm_eps,
-        "rope_theta": config.rope_theta,
+        "rope_theta": config.rope.theta,
         "tie_word_embeddings": config.tie_word_embeddings,
         "hidden_act": "silu",
         "attention_bias": False,
@@ -59,7 +68,7 @@ def hf_config(config: ModelConfig, *, dtype: str, end: int) -> dict[str, Any]:
 
 
 def named_tensors(config: ModelConfig, params: PyTree) -> dict[str, jax.Array]:
-    """Return the weights by Hugging Face's names, sorted."""
+    """Return the weights by Hugging Face's names, in sorted order."""
     names = table(config)
     leaves = jax.tree_util.tree_flatten_with_path(params)[0]
     return dict(sorted((tensor_name(tuple(k.key for k in path), names), x) for path, x in leaves))
@@ -70,9 +79,17 @@ def save_model(
 ) -> None:
     """Write config.json, generation_config.json and model.safetensors, each atomically.
 
-    Weights are stored as they are held, [out, in], rounded to ``dtype``; a tied lm_head is
-    absent. ``end`` is the end-of-text token's id. The tokenizer is written by its owner.
-    Raises ValueError for an architecture other than Qwen3's and for non-finite weights.
+    The tokenizer is not written; a tied ``lm_head`` is left out.
+
+    Args:
+        folder: an existing one.
+        config: of the decoder.
+        params: its weights.
+        dtype: of the stored weights.
+        end: the id of the end-of-text token.
+
+    Raises:
+        ValueError: the architecture is not Qwen3's, or a weight is not finite.
     """
     described = hf_config(config, dtype=dtype, end=end)
     tensors = {}

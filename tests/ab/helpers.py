@@ -22,7 +22,7 @@ def compare_urls(folder, urls, num, tell=lambda line: None, asked=None, **plan):
     path = folder / "log.jsonl"
     log = running.check_log(path, running.wanted(specs, data, asked, plan))
     names = {"model": "", "served_model": None, "api_key": None, "concurrency": 32}
-    with open_arms(specs, asked, tell=lambda line: None, **names) as arms:
+    with open_arms(specs, asked, show_progress=lambda line: None, **names) as arms:
         setting = running.Setting(arms, data, asked, None)
         if log is None:
             start_log(path, running.describe(specs, setting, plan, "test"))

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from specjax.ab.compare import by_load
-from specjax.ab.load import arrivals
 from specjax.ab.measures import measure
 from specjax.ab.records import read_log
 from specjax.ab.run import Plan
+from specjax.measure.load import poisson_arrivals
 from tests.ab.helpers import ask, compare_urls
 
 QUICK = {"ttft": 0.005, "tpot": 0.002, "tokens": 6}
@@ -115,7 +115,7 @@ def test_a_run_stops_when_its_interval_is_narrow_enough(stub, tmp_path):
 def test_an_open_loop_sends_at_its_rate_and_alike_to_all_arms(stub, tmp_path):
     urls = {"a": stub(**QUICK), "b": stub(**QUICK)}
     log = compare_urls(tmp_path, urls, 40, rate=100.0)
-    planned = np.array(arrivals(100.0, 40, seed=0))
+    planned = np.array(poisson_arrivals(100.0, 40, seed=0))
     assert planned[-1] == pytest.approx(0.4, rel=0.3)
     for unit in log.units:
         late = np.array([one.sent for one in unit.requests]) - planned

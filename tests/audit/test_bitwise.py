@@ -8,19 +8,24 @@ import pytest
 
 from specjax import LLM
 from specjax.ab.arms import Ask, parse_arm
+from specjax.ab.divergence import AGAIN, explain_differences
 from specjax.ab.local_arm import LocalArm
 from specjax.ab.questions import Dataset, Question
 from specjax.ab.records import Log, Record, Unit
-from specjax.ab.triage import AGAIN, explain_differences
 from specjax.audit.client import Server
 from specjax.audit.greedy import NEAR, compare_greedy, judge_greedy
+from specjax.bundled import prompts
 from specjax.engine.service import Service
 from specjax.server.app import create_app
 from specjax.server.deployment import Deployment
 from tests.server.running import running
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}
-PROMPTS = ("def add(a, b):\n", "import os\nimport sys\n", "for i in range(10):\n    print(")
+CLOSE = "edit-flatten-generator", "completion-json-encoder"  # two tokens are nearly as likely
+PROMPTS = (
+    "def add(a, b):\n",
+    *(one["turns"][0] for one in prompts() if one["id"] in CLOSE),
+)
 TOKENS = 24
 ASK = Ask(TOKENS, 0.0, False, False, 0, 60.0, {})
 
@@ -28,10 +33,10 @@ ASK = Ask(TOKENS, 0.0, False, False, 0, 60.0, {})
 @contextlib.contextmanager
 def serving(**options) -> Iterator[tuple[Service, str]]:
     """Serve the bundled model on a socket."""
-    llm = LLM("bundled", max_model_len=128, max_num_seqs=4, **options)
-    service = Service(llm, max_waiting=16)
+    llm = LLM("bundled", max_model_len=256, max_num_seqs=4, **options)
+    service = Service(llm.core, max_waiting=16)
     try:
-        deployment = Deployment(llm=llm, service=service, names=("it",), max_queued=16)
+        deployment = Deployment(service=service, names=("it",), max_queued=16)
         with running(create_app(deployment), lifespan="off") as url:
             yield service, url
     finally:
@@ -52,7 +57,7 @@ def drafted():
 
 @pytest.fixture(scope="module")
 def rounded():
-    with serving(dtype="float16") as found:
+    with serving(dtype="bfloat16") as found:
         yield found
 
 
@@ -69,7 +74,7 @@ def test_a_server_prints_logprobs_whole(plain):
     _, logprobs = Server(plain[1]).greedy(PROMPTS[0], TOKENS)
     assert logprobs is not None
     assert len(logprobs) == TOKENS
-    arm = LocalArm(parse_arm("plain=specjax"), ASK, plain[0].llm, plain[0])
+    arm = LocalArm(parse_arm("plain=specjax"), ASK, plain[0])
     assert list(logprobs) == arm.greedy(PROMPTS[0], TOKENS)[1]
     assert all(float(np.float32(one)) == one for one in logprobs)
 
@@ -106,7 +111,7 @@ def record(prompt: str, tokens) -> Record:
 
 def test_a_comparison_tells_bitwise_from_near_ties(plain, drafted, rounded, tmp_path):
     arms = [
-        LocalArm(parse_arm(f"{label}=specjax"), ASK, service.llm, service)
+        LocalArm(parse_arm(f"{label}=specjax"), ASK, service)
         for label, (service, _) in (("plain", plain), ("ngram", drafted), ("half", rounded))
     ]
     questions = tuple(Question(f"q{i}", (prompt,)) for i, prompt in enumerate(PROMPTS))
@@ -125,11 +130,11 @@ def test_a_comparison_tells_bitwise_from_near_ties(plain, drafted, rounded, tmp_
     path = tmp_path / "log.jsonl"
     path.touch()
     log = explain_differences(path, Log({}, units, ()), arms, [Dataset("some", questions, "")])
-    assert all(one.passed for one in log.triage)
-    ngram = [one for one in log.triage if one.arm == "ngram"]
+    assert all(one.passed for one in log.divergences)
+    ngram = [one for one in log.divergences if one.arm == "ngram"]
     assert len(ngram) == min(AGAIN, len(PROMPTS))
     assert {one.verdict for one in ngram} == {"bitwise: tokens and logprobs are equal"}
-    half = [one.verdict for one in log.triage if one.arm == "half"]
+    half = [one.verdict for one in log.divergences if one.arm == "half"]
     assert not any(one.startswith("bitwise") for one in half)
     assert any(one.startswith("near tie") for one in half)
     again = explain_differences(path, log, arms, [Dataset("some", questions, "")])

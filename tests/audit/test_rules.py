@@ -12,7 +12,7 @@ def audit():
 
 
 def test_every_shipped_rule_keeps_its_promise(audit):
-    promises = {row.name: row.law for row in audit.rows}
+    promises = {row.name: row.promise for row in audit.rows}
     assert [name for name, law in promises.items() if law == LOSSLESS] == ["walk"]
     assert [name for name, law in promises.items() if law == LOSSY] == [
         "typical", "entropy", "synthetic",
@@ -20,7 +20,7 @@ def test_every_shipped_rule_keeps_its_promise(audit):
     for row in audit.rows:
         assert row.kept, row
         assert row.cases == len(KINDS)
-        assert (row.tv > 0.05) == (row.law == LOSSY), row
+        assert (row.tv > 0.05) == (row.promise == LOSSY), row
 
 
 def test_no_exact_rule_is_longer_than_transport_allows(audit):
@@ -30,8 +30,8 @@ def test_no_exact_rule_is_longer_than_transport_allows(audit):
 
 
 def test_a_broken_promise_shows(audit):
-    row = next(row for row in audit.rows if row.law == EXACT)
+    row = next(row for row in audit.rows if row.promise == EXACT)
     assert row.kept
     for flaw in ({"worst_tv": 1e-5}, {"stray": 1e-7}, {"reused": 0.01}):
         assert not row._replace(**flaw).kept
-        assert row._replace(law=LOSSY, **flaw).kept
+        assert row._replace(promise=LOSSY, **flaw).kept

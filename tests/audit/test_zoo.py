@@ -2,24 +2,40 @@
 
 import inspect
 
+import numpy as np
 import pytest
+from scipy.stats import norm
 
-from specjax.audit.zoo import ZOO, examine
+from specjax.audit.specimen import examine, samples_to_convict
+from specjax.audit.zoo import ZOO
+from specjax.audit.zoo_reported import REPORTED
 
 
 @pytest.mark.parametrize("keeper", ZOO, ids=lambda keeper: keeper.__name__)
 def test_the_audit_catches_every_bug_and_only_bugs(keeper):
     specimen = keeper()
     found, sound = examine(specimen), examine(specimen, sound=True)
-    assert found.tv - found.doubt > 0.05 or found.stray > 0 or found.reused > 0.05, found
+    least = 0.04 if specimen.drafter is None else 1e-3
+    assert found.tv - found.doubt > least or found.stray > 0 or found.reused > 0.05, found
+    assert found.by
     assert max(sound.tv, sound.doubt) < 1e-6, sound
-    assert sound.stray == sound.reused == 0, sound
+    assert sound.stray == sound.reused == sound.samples == 0, sound
+    assert not sound.by
 
 
 def test_every_specimen_is_a_short_puzzle_with_a_hint():
-    assert len(ZOO) >= 12
+    assert len({keeper.__name__ for keeper in ZOO}) == len(ZOO) == 30
+    assert all("\n\nReport: " in (inspect.getdoc(keeper) or "") for keeper in REPORTED)
     for keeper in ZOO:
         puzzle, lines = inspect.getdoc(keeper) or "", inspect.getsource(keeper).splitlines()
         assert puzzle.startswith("Symptom: ")
         assert "\n\nHint: " in puzzle
-        assert len(lines) - len(puzzle.splitlines()) <= 12, keeper.__name__
+        assert len(lines) - len(puzzle.splitlines()) <= 16, keeper.__name__
+
+
+def test_the_number_of_texts_that_convict_is_that_of_a_closed_form():
+    fair, biased = np.array([0.5, 0.5]), np.array([0.6, 0.4])
+    assert samples_to_convict(fair, fair) == 0
+    n = samples_to_convict(fair, biased)
+    assert 0.04 * n == pytest.approx((norm.ppf(0.995) + norm.ppf(0.9)) ** 2, rel=0.01)
+    assert samples_to_convict(np.array([1.0, 0.0]), biased) == 5  # 1 - 0.6 ** 5 > 0.9

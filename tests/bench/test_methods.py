@@ -14,7 +14,7 @@ from specjax.bench.methods import (
     predict,
 )
 from specjax.bundled import HEADS
-from specjax.metrics import SpecDecodeCounters
+from specjax.core.metrics import SpecDecodeCounters
 
 NOTHING = SpecDecodeCounters.zeros(3)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from specjax.bench import engines
+from specjax.bench.arms import Answer, Arm, Timing, in_groups, time_arms
 from specjax.bench.engines import OURS, VLLM, open_arms, open_engine, speculative_config
 from specjax.bench.ours import completer
 from specjax.bench.peers import (
@@ -28,12 +29,11 @@ from specjax.bench.peers import (
 from specjax.bench.plan import QWEN3_100M
 from specjax.bench.prompts import Chosen, Completion, Prompt, fitting
 from specjax.bench.transformers import open_transformers
-from specjax.bench.turns import Answer, Arm, Timing, in_groups, time_arms
 from specjax.bundled import resolve
 from specjax.engine.llm import LLM
-from specjax.environments import EnvironmentMissing
+from specjax.host.environments import EnvironmentMissing
+from specjax.host.worker import WorkerFailure
 from specjax.oracle.environment import OracleMissing
-from specjax.worker import WorkerFailure
 
 PROMPTS = [[65, 66, 67, 65, 66], [70, 71, 72, 73]]
 PEERS = [(engine, "plain") for engine in ("specjax", *VLLM, "transformers", "llama.cpp")]

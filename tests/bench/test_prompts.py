@@ -12,8 +12,8 @@ from specjax.bench.prompts import (
     halves,
     not_degenerate,
 )
+from specjax.core.metrics import LEAST_DISTINCT
 from specjax.engine.llm import LLM
-from specjax.metrics import LEAST_DISTINCT
 
 
 def made(distinct: float) -> Completion:

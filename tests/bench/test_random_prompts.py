@@ -7,7 +7,7 @@ import pytest
 
 from specjax.bench.random_prompts import LENGTHS, NUM_PROMPTS, draw, piece, to_lines
 from specjax.bundled import BUNDLED, HERE, PROMPTS, prompts
-from specjax.engine.tokenizer import load_tokenizer
+from specjax.engine.text.tokenizer import load_tokenizer
 from specjax.train.data import is_held_out, read_documents
 
 SHA256 = "e640454f82df7dedda31eb5cc1afdac097666ecd38cccfed39b7faee39e9c9d0"

@@ -53,5 +53,5 @@ def test_it_is_what_the_loop_counts(pair):
     prompt, params = "a b c a b c a b", SamplingParams(temperature=1.0, seed=3, max_tokens=50)
     *_, last = llm.stream(prompt, params)
     (output,) = llm.generate(prompt, params)
-    assert len({len(one.drafted) > 0 for one in last.progress.rounds[1:]}) == 2  # some drafted
-    assert num_rounds(output) == len(last.progress.rounds) - 1
+    assert len({len(one.drafted) > 0 for one in last.request_state.rounds[1:]}) == 2  # some drafted
+    assert num_rounds(output) == len(last.request_state.rounds) - 1

@@ -1,6 +1,7 @@
 """``bench step`` on a tiny shape: its rows, and what it would catch."""
 
 import io
+import itertools
 import json
 from dataclasses import fields
 
@@ -12,8 +13,8 @@ from rich.console import Console
 from specjax.bench.plan import Setting
 from specjax.bench.report import Row, compare, print_rows
 from specjax.bench.step import bench_step, cache_rows, count_copies
-from specjax.config import ModelConfig
 from specjax.models.build import init_params
+from specjax.models.config import ModelConfig
 
 TINY = Setting(
     config=ModelConfig(
@@ -54,14 +55,24 @@ def test_json_rows_carry_name_value_unit_peer_and_ratio(written):
             assert row["ratio"] == pytest.approx(row["value"] / row["peer"])
 
 
-def test_every_number_the_issue_asks_for_is_there_with_its_goal(written):
+def test_every_time_is_over_the_one_it_names_and_judged_by_its_goal(written):
     _, stored, said = written
-    goals = {row["name"]: row["goal"] for row in stored}
+    rows = {row["name"]: row for row in stored}
+    for batch, nodes in itertools.product(TINY.batches, TINY.nodes):
+        one, first = rows[f"T({nodes}), batch {batch}"], rows[f"T(1), batch {batch}"]
+        assert one["value"] > 0
+        assert one["peer"] == first["value"]
+    across = rows["T(1), batch 4 over batch 1"]
+    assert across["value"] == rows["T(1), batch 4"]["value"]
+    assert across["peer"] == rows["T(1), batch 1"]["value"]
+    goals = {name: row["goal"] for name, row in rows.items()}
     assert goals["T(4), batch 1"] == "<= 1.45"
     assert goals["T(1), batch 4 over batch 1"] == "<= 1.6"
     assert any(name.startswith("peak RSS") and goal == "<= 1" for name, goal in goals.items())
-    for name in goals:
+    for name, row in rows.items():
         assert name in said
+        if row["goal"] and row["ratio"] is not None:
+            assert row["met"] == (row["ratio"] <= float(row["goal"].removeprefix("<= ")))
 
 
 def test_a_round_writes_its_own_slots_and_copies_no_cache():

@@ -2,12 +2,16 @@
 
 import io
 import json
+import math
 
 import pytest
 from rich.console import Console
 
 from specjax.bench import plain_chain
-from specjax.bench.theory import Scale, at_least, at_most, bench_theory
+from specjax.bench.report import number
+from specjax.bench.theory import ALPHA, DEPTH, VOCAB, Scale, at_least, at_most, bench_theory
+from specjax.simulate import fit_costs, fixed_k, serving
+from specjax.simulate.workload import closed_loop
 
 SMALL = Scale(
     surface=(8, 4, 2), rows=16, rounds=8, plain_rounds=8, clients=4, requests=8, output=12, seeds=20
@@ -22,7 +26,7 @@ def written(tmp_path_factory):
     return rows, json.loads(file.read_text()), said.getvalue()
 
 
-def test_every_number_the_issue_asks_for_is_there_with_its_goal(written):
+def test_every_number_is_written_and_judged_by_its_own_goal(written):
     rows, stored, said = written
     assert [row["name"] for row in stored] == [row.name for row in rows]
     goals = [(row["name"].split(",")[0], row["goal"]) for row in stored if row["goal"]]
@@ -36,7 +40,32 @@ def test_every_number_the_issue_asks_for_is_there_with_its_goal(written):
         ("serving", ">= 20 seeds"),
     ]
     for row in stored:
-        assert row["name"] in said
+        assert math.isfinite(row["value"])
+        assert row["value"] > 0
+        line = next(line for line in said.splitlines() if line.startswith(f"{row['name']}: "))
+        assert f"{number(row['value'])} {row['unit']}" in line
+        if row["goal"]:
+            judged = row["value"] if row["ratio"] is None else row["ratio"]
+            side, bound = row["goal"].split()[:2]
+            assert row["met"] == (
+                judged <= float(bound) if side == "<=" else judged >= float(bound)
+            )
+
+
+def test_the_numbers_are_of_the_runs_they_name(written):
+    values = {row["name"]: row["value"] for row in written[1]}
+    speed = values[f"chain, V = {VOCAB}, K = {DEPTH}, alpha = {ALPHA}"]
+    assert values["chain over plain Python, number for number"] == speed
+    assert values["chain over plain Python, its own noise"] == speed
+    assert values["chain, seeds in one call"] == SMALL.seeds
+    assert values["serving, seeds in one call"] == SMALL.seeds
+    load = closed_loop(SMALL.clients, SMALL.requests, 200, SMALL.output, 0.6, output_cv=0.5)
+    costs, policy = fit_costs()[0], fixed_k(3, SMALL.clients)
+    one = serving(load, costs, policy, SMALL.clients)
+    many = serving(load, costs, policy, SMALL.clients, num_seeds=SMALL.seeds)
+    assert values[f"serving at concurrency {SMALL.clients}, simulated time"] == float(one.end)
+    name = f"serving, {SMALL.seeds} seeds in one call, simulated time"
+    assert values[name] == float(many.end.sum())
 
 
 def test_ratios_are_values_over_peers_of_the_same_run(written):

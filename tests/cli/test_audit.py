@@ -21,13 +21,13 @@ def audit(monkeypatch):
     return run
 
 
-def test_rows_have_name_law_tv_expected_length_and_cases(audit, tmp_path):
+def test_rows_have_name_promise_tv_expected_length_and_cases(audit, tmp_path):
     file, picture = tmp_path / "new" / "rules.json", tmp_path / "rules.png"
     result = audit(ROWS, "--json", file, "--picture", picture)
     assert result.exit_code == 0
     for row, stored in zip(ROWS, json.loads(file.read_text()), strict=True):
         assert row.name in result.output
-        for key in ("name", "law", "tv", "expected_length", "cases"):
+        for key in ("name", "promise", "tv", "expected_length", "cases"):
             assert stored[key] == getattr(row, key)
         assert stored["kept"]
     assert picture.read_bytes().startswith(b"\x89PNG")

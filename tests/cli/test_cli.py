@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from typer.testing import CliRunner
@@ -32,11 +31,7 @@ def plain(pair, specjax_command):
     return ids(specjax_command("generate", "--model", pair.target, *PROMPT, "--json"))
 
 
-def test_help_is_immediate_and_lists_every_command():
-    start = time.perf_counter()
-    heavy = "import sys, specjax.cli.app; sys.exit('jax' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", heavy], check=False).returncode == 0
-    assert time.perf_counter() - start < 30  # ~0.3 s on an idle machine
+def test_help_lists_every_command():
     result = invoke("--help")
     assert result.exit_code == 0
     for command in ("demo", "generate", "extract", "train", "convert", "doctor", "bench", "audit"):

@@ -4,7 +4,7 @@ import json
 
 from specjax.bundled import BUNDLED
 from specjax.engine import corpus_file
-from specjax.engine.tokenizer import load_tokenizer
+from specjax.engine.text.tokenizer import load_tokenizer
 
 
 def test_texts_and_completions_become_a_corpus(specjax_command, tmp_path):

@@ -21,7 +21,9 @@ def files(tmp_path):
     for name, trace in logs.items():
         events = [event._replace(time=event.time * 0.6) for event in to_events(trace)]
         write_trace(tmp_path / f"{name}.jsonl", events if name == "plain" else to_events(trace))
-    (tmp_path / "costs.json").write_text(json.dumps({**COSTS, "batch_size": 8}))
+    steps = [{"batch_size": b, "k": k, "seconds": 0.03 + 0.001 * k} for b in (1, 8) for k in (0, 4)]
+    costs = {**COSTS, "batch_size": 8, "steps": steps}
+    (tmp_path / "costs.json").write_text(json.dumps(costs))
     return tmp_path
 
 
@@ -65,8 +67,7 @@ def test_measured_parts_give_the_guilty_term_the_schedule_and_a_picture(files):
     assert found["overhead"] == pytest.approx((0.05 - 0.037) / 0.03)
     assert found["guilty"] == "overhead"
     assert "num_speculative_tokens_per_batch_size" in done.output
-    assert found["schedule"][0][0] == 1
-    assert found["schedule"][-1][1] == 256
+    assert found["schedule"] == [[1, 8, 4]]
     assert (files / "e.png").stat().st_size > 10_000
 
 
@@ -94,7 +95,7 @@ def test_measured_alone(files):
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ([], "pass --trace FILE, --measured JSON, or both"),
+        ([], "pass --metrics URL, --log FILE or --result FILE of a server, or --trace FILE"),
         (["--plain", "plain.jsonl"], "--plain is the other half of --trace"),
         (["--trace", "plain.jsonl"], "nothing was drafted, so there is no speculation"),
         (

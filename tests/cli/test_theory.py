@@ -7,10 +7,15 @@ from typer.testing import CliRunner
 
 from specjax.cli import app as cli
 from specjax.theory.published import SUFFIX_BENCHMARK
+from tests.theory.test_model_cost import QWEN3_32B
 
 
-def invoke(*args):
-    return CliRunner().invoke(cli.app, ["theory", *map(str, args)])
+def invoke(*args, **environment):
+    return CliRunner().invoke(cli.app, ["theory", *map(str, args)], env=environment)
+
+
+def wide(*args):
+    return invoke(*args, COLUMNS="200")
 
 
 def test_speedup_prints_the_guides_example_right():
@@ -77,3 +82,50 @@ def test_help_names_the_commands():
     for command in ("speedup", "sweep", "table"):
         assert command in said
     assert "--json" in CliRunner().invoke(cli.app, ["bench", "theory", "--help"]).output
+
+
+@pytest.fixture
+def models(tmp_path):
+    """Write two config.json files."""
+    (tmp_path / "target.json").write_text(json.dumps(QWEN3_32B))
+    small = {**QWEN3_32B, "hidden_size": 1024, "num_hidden_layers": 28, "intermediate_size": 3072}
+    (tmp_path / "draft.json").write_text(json.dumps(small))
+    return ("--config", tmp_path / "target.json", "--draft", tmp_path / "draft.json")
+
+
+def test_check_says_what_a_claimed_number_is():
+    place = ("check", "--alpha", 0.8, "--k", 5, "--c", 0.1, "--claimed")
+    done = wide(*place, 3.7, "--kind", "speedup")
+    assert "it is tokens per step, claimed as speedup" in done.output
+    assert wide(*place, 2.46).output.startswith("2.46 is speedup")
+    assert "no known formula gives 2:" in wide(*place, 2).output  # was "operations"
+
+
+def test_batch_ends_where_memory_does(models):
+    done = wide("batch", "--alpha", 0.7, "--k", 3, "--hardware", "H200", *models)
+    assert done.exit_code == 0, done.output
+    assert "does not fit into memory" in done.output
+    assert "is bound by compute from batch" in done.output
+
+
+def test_plan_says_k_gain_and_devices(models, tmp_path):
+    args = ("plan", "--hardware", "H200", "--rps", 4, "--slo", "tpot=50ms", *models)
+    done = wide(*args, "--out", tmp_path / "plan.png")
+    assert done.exit_code == 0, done.output
+    assert "2 x NVIDIA H200 with K = 3 meet tpot=50ms at every bound." in done.output
+    assert (tmp_path / "plan.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (("--slo", "ttft=1s"), "--slo must be tpot=NUMBERms"),
+        (("--slo", "tpot=fast"), "--slo must be tpot=NUMBERms"),
+        (("--hardware", "abacus"), "unknown hardware 'abacus'"),
+        (("--config", "none.json"), "No such file"),
+    ],
+)
+def test_a_plan_without_sense_is_one_line(models, changes, said):
+    done = wide("plan", "--hardware", "H200", "--rps", 4, *models, *changes)
+    assert done.exit_code == 2
+    assert said in done.output.replace("\n", " ")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from specjax.drafters.tree import Tree, candidates, chain_of, fixed, lay_out
-from specjax.engine.tree_options import read_paths, read_sizes, to_text
+from specjax.engine.options.trees import read_paths, read_sizes, to_text
 
 MEDUSA = [[0], [0, 0], [1], [0, 1], [2], [0, 0, 0], [1, 0], [0, 2]]
 
@@ -25,7 +25,7 @@ def test_a_fixed_tree_is_found_among_what_is_read():
     assert [paths[i] for i in layout.parents[1:]] == [path[:-1] for path in paths[1:]]
     np.testing.assert_array_equal(known.level[layout.kept], [len(path) for path in paths])
     np.testing.assert_array_equal(np.bincount(known.level), [1, 3, 6, 6])
-    np.testing.assert_array_equal(np.bincount(known.seen_by), [4, 3, 3, 3, 3])
+    np.testing.assert_array_equal(np.bincount(known.pass_index), [4, 3, 3, 3, 3])
     assert (np.diff(layout.kept) > 0).all()
 
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from specjax.engine.tokenizer import load_tokenizer
-from tests.engine.backends import byte_fallback, byte_level, unigram, word_level
+from specjax.engine.text.tokenizer import load_tokenizer
+from tests.engine.text.backends import byte_fallback, byte_level, unigram, word_level
 
 
 @pytest.fixture(scope="module")

@@ -4,12 +4,12 @@ import warnings
 
 import pytest
 
+from specjax.core.types import Engine
 from specjax.drafters.ngram import ngram
 from specjax.drafters.none import none
 from specjax.engine.build import build_schedule, choose_rule
-from specjax.engine.rule_options import LOSSY, RULES
-from specjax.engine.speculative import SpeculativeConfig
-from specjax.types import Engine
+from specjax.engine.options.rules import LOSSY, RULES
+from specjax.engine.options.speculative import SpeculativeConfig
 from specjax.verify.block import block
 from specjax.verify.entropy import entropy
 from specjax.verify.rejection import rejection

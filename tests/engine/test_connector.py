@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from specjax import LLM, SamplingParams, SpeculativeConfig
+from specjax.core.topology import causal
 from specjax.engine.connector import read_connector
 from specjax.models.build import build_target
-from specjax.topology import causal
 from specjax.weights.hf_config import read_config
 from specjax.weights.hidden_states import read_hidden_states
 from specjax.weights.load import load_params

@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import LLM, SamplingParams, cache
+from specjax import LLM, SamplingParams
+from specjax.core import cache
+from specjax.core.types import Engine
 from specjax.drafters import suffix_index
 from specjax.engine import corpus_file
 from specjax.engine.corpus import Corpus
-from specjax.types import Engine
 from specjax.verify.walk import walk
 from tests.laws import harness as h
 
@@ -22,8 +23,8 @@ APART = {"suffix_decoding_max_cached_requests": 0}
 
 def shared(llm: LLM) -> Corpus:
     """Return the responses that an LLM's requests share."""
-    assert llm.corpus is not None
-    return llm.corpus
+    assert llm.core.corpus is not None
+    return llm.core.corpus
 
 
 def occurs(index, tokens) -> bool:
@@ -84,9 +85,9 @@ def test_only_outputs_are_shared_and_the_text_is_plain_text(llm, pair):
     for _ in range(2):  # the second time everything was said before
         drafted = llm.generate(prompts, params)
         assert [one.outputs[0].token_ids for one in drafted] == texts
-    said = {tuple(tokens) for tokens in llm.corpus.responses.values()}
+    said = {tuple(tokens) for tokens in llm.core.corpus.responses.values()}
     assert said == {tuple(tokens) for tokens in texts}
-    assert not occurs(llm.corpus.index, [53, 54, 55])
+    assert not occurs(llm.core.corpus.index, [53, 54, 55])
     assert llm.counters.num_accepted_tokens > 0
 
 
@@ -98,7 +99,7 @@ def test_requests_of_two_streams_may_take_turns(llm):
     turns = list(itertools.zip_longest(*(llm.stream(prompt, params) for prompt in prompts)))
     for i, tokens in enumerate(alone):
         *_, last = [samples[i] for samples in turns if samples[i] is not None]
-        assert last.progress.tokens == tokens
+        assert last.request_state.tokens == tokens
 
 
 def test_no_draft_holds_a_word_of_anothers_prompt(llm, pair):
@@ -116,7 +117,8 @@ def test_no_draft_holds_a_word_of_anothers_prompt(llm, pair):
         asked = [{"prompt_token_ids": prompt} for prompt in prompts]
         outputs = [one.outputs[0] for one in engine.generate(asked, params)]
         said = {token for one in outputs for token in one.token_ids}
-        said |= {token for one in (engine.corpus or llm.corpus).responses.values() for token in one}
+        corpus = engine.core.corpus or llm.core.corpus
+        said |= {token for one in corpus.responses.values() for token in one}
         for prompt, output in zip(prompts, outputs, strict=True):
             known = {*prompt, *(output.token_ids if engine is apart else said)}
             drafted = {token for _, draft in output.drafts for token in draft}
@@ -127,8 +129,8 @@ def test_no_draft_holds_a_word_of_anothers_prompt(llm, pair):
 
 def test_no_cached_requests_means_nothing_is_shared(pair):
     alone = LLM(pair.target, speculative_config={**SUFFIX, **APART})
-    assert alone.corpus is None
-    assert alone.params.draft is None
+    assert alone.core.corpus is None
+    assert alone.core.params.draft is None
 
 
 def test_a_corpus_is_saved_and_started_from(llm, pair, tmp_path):
@@ -177,7 +179,7 @@ def test_a_slot_taken_over_keeps_nothing_of_the_request_before():
     new = h.init_state(engine, h.weights(), *h.pack(rows[2:], lean=True))
     for start in range(0, 40, 16):
         new, _, _ = h.prefill(engine, h.weights(), new, start, 16)
-    joined = cache.admit(batch, jnp.asarray(1), new)
+    joined = cache.insert_row(batch, jnp.asarray(1), new)
     jax.tree.map(
         lambda all_rows, one: np.testing.assert_array_equal(all_rows[1], one[0]),
         joined.drafter,

@@ -1,27 +1,23 @@
 """``batch_invariant``: nothing changes where it is kept, one clear error where it is not."""
 
-import dataclasses
 from typing import Any, cast
 
 import pytest
 
 from specjax import LLM, SamplingParams
+from specjax.core.types import Engine
 from specjax.drafters.ngram import ngram
 from specjax.engine.invariance import check_batch_invariant
-from specjax.types import Engine
 from specjax.verify.rejection import rejection
 from specjax.verify.walk import walk
 from tests.laws import harness as h
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}
 ENGINE = Engine(h.TARGET, ngram(3, 3, 1), walk, 0)
-MTP = dataclasses.replace(h.FEATURE, kind="mtp", block=dataclasses.replace(h.LATENT, experts=None))
-MIXED = dataclasses.replace(h.TINY, experts=h.LATENT.experts)
 
 
-def check(platform="cpu", num_devices=1, schedule=(ENGINE,), learns=False, **configs):
-    configs = {"target": h.TINY, **configs}
-    check_batch_invariant(platform, num_devices, configs, schedule, learns=learns)
+def check(platform="cpu", num_devices=1, schedule=(ENGINE,), learns=False):
+    check_batch_invariant(platform, num_devices, schedule, learns=learns)
 
 
 @pytest.mark.parametrize(
@@ -30,9 +26,6 @@ def check(platform="cpu", num_devices=1, schedule=(ENGINE,), learns=False, **con
         ({"platform": "gpu"}, "device 'gpu'", "use device='cpu'"),
         ({"platform": "torch-cpu"}, "device 'torch-cpu'", "use device='cpu'"),
         ({"num_devices": 2}, "tensor_parallel_size=2", "use tensor_parallel_size=1"),
-        ({"target": h.LATENT}, "latent attention in the target", "use another target"),
-        ({"draft": MTP}, "latent attention in the draft", "use another draft"),
-        ({"draft": MIXED}, "a mixture of experts in the draft", "use another draft"),
         (
             {"schedule": (ENGINE._replace(rule=rejection), ENGINE)},
             "num_speculative_tokens_per_batch_size",
@@ -52,12 +45,12 @@ def test_what_does_not_keep_it_is_refused_with_reason_and_remedy(facts, reason, 
 
 def test_one_cpu_keeps_it():
     check()
-    check(draft=h.FEATURE, schedule=(ENGINE, ENGINE), learns=True)
+    check(schedule=(ENGINE, ENGINE), learns=True)
     check(schedule=(ENGINE._replace(rule=rejection),))
 
 
 def test_an_option_of_the_model_says_so_before_weights_are_read(pair, monkeypatch):
-    monkeypatch.setattr("specjax.engine.llm.load", lambda *_, **__: pytest.fail("weights read"))
+    monkeypatch.setattr("specjax.engine.core.load", lambda *_, **__: pytest.fail("weights read"))
     with pytest.raises(
         ValueError, match="batch_invariant=True is not kept with device 'torch-cpu'"
     ):

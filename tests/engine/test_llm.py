@@ -234,11 +234,11 @@ def test_no_new_program_for_another_prompt_of_the_same_size():
 @pytest.mark.parametrize(
     ("prompt", "params", "message"),
     [
-        ("", {}, "the prompt is empty"),
-        ({"prompt_token_ids": []}, {}, "the prompt is empty"),
-        ({"prompt_token_ids": [1, 2048]}, {}, "2048 is out of range"),
-        ({"prompt_token_ids": [-1]}, {}, "-1 is out of range"),
-        ({"prompt_token_ids": [True]}, {}, "out of range"),
+        ("", {}, "the decoder prompt cannot be empty"),
+        ({"prompt_token_ids": []}, {}, "the decoder prompt cannot be empty"),
+        ({"prompt_token_ids": [1, 2048]}, {}, "2048 is out of vocabulary"),
+        ({"prompt_token_ids": [-1]}, {}, "-1 is out of vocabulary"),
+        ({"prompt_token_ids": [True]}, {}, "True is out of vocabulary"),
         ({"text": "hello"}, {}, "a prompt is a string"),
         ("bad \ud800 text", {}, "lone surrogate"),
         ("x", {"stop_token_ids": [5000]}, "5000"),
@@ -268,7 +268,7 @@ def test_stop_of_nothing_is_refused():
             ValueError,
             "num_speculative_tokens=5000 must be less than max_model_len=2048",
         ),
-        ({"quantization": "awq"}, ValueError, "unquantized"),
+        ({"quantization": "awq"}, ValueError, "is unquantized: leave the option out"),
         ({"tensor_parallel_size": 4}, ValueError, "needs as many devices"),
         ({"device": "npu"}, ValueError, "npu"),
         ({"device": "quantum"}, ValueError, "quantum"),
@@ -323,28 +323,32 @@ def test_any_prompt_gives_the_same_text_drafted_and_plain(
 
 LATENT = """
 import jax, jax.numpy as jnp, numpy as np
-from specjax.engine.device import check_divisible, choose_devices, shard
+from specjax.engine.device import check_divisible, choose_devices, sharding
 from specjax.models.build import build_target, init_params
-from specjax.topology import causal
-from tests.laws.harness import LATENT
-model, params = build_target(LATENT), init_params(LATENT, jax.random.key(0))
+from specjax.core.topology import causal
+from tests.laws.harness import LATENT, RECURRENT
 mesh = choose_devices("cpu", 2)
-check_divisible(LATENT, mesh)
-@jax.jit
-def read(params):
-    tokens, cache = jnp.arange(8)[None], model.init_cache(1, 8)
-    output, _ = model.forward(params, tokens, tokens, causal(8), cache, 8)
-    return model.logits(params, output.hidden)
-halves = shard(params, mesh)
-print(halves["layers"][0]["mlp"]["experts"]["up_proj"]["weight"].sharding.spec)
-print(np.abs(read(params) - read(halves)).max() < 1e-4)
+def place(keys, leaf):
+    path = tuple(key.key for key in keys)
+    return jax.device_put(leaf, sharding(mesh, path, leaf.shape))
+for config in (LATENT, RECURRENT):
+    model, params = build_target(config), init_params(config, jax.random.key(0))
+    check_divisible(config, mesh)
+    @jax.jit
+    def read(params):
+        tokens, cache = jnp.arange(8)[None], model.init_cache(1, 8)
+        output, _ = model.forward(params, tokens, tokens, causal(8), cache, 8)
+        return model.logits(params, output.hidden)
+    halves = jax.tree_util.tree_map_with_path(place, params)
+    print(next(x.sharding.spec for x in jax.tree.leaves(halves["layers"][0]["mlp"]) if x.ndim > 1))
+    print(np.abs(read(params) - read(halves)).max() < 1e-4)
 """
 
 
 def test_two_devices_share_the_weights_and_say_the_same(tmp_path):
     """Tensor parallelism on two virtual CPU devices, in a process of its own; 3 is refused.
 
-    Latent attention is split by heads, and every expert like an MLP.
+    Latent attention is split by heads, and every expert like an MLP; delta nets are copied.
     """
     code = (
         "from specjax import LLM, SamplingParams\n"
@@ -364,11 +368,11 @@ def test_two_devices_share_the_weights_and_say_the_same(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, **flags}, capture_output=True, text=True
     )
-    one, two, refused, split, equal = done.stdout.splitlines()
+    one, two, refused, *two_models = done.stdout.splitlines()
     assert one == two
     assert len(set(json.loads(one))) > 4  # it says something
     assert "use one of [1, 2]" in refused
-    assert (split, equal) == ("P(None, 'tensor', None)", "True")
+    assert two_models == ["P(None, None, 'tensor')", "True", "P(None, 'tensor')", "True"]
 
 
 def test_unseeded_requests_share_no_seed_with_seeded_ones(small):

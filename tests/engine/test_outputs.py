@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specjax.core.metrics import SpecDecodeCounters
 from specjax.engine.outputs import CompletionOutput, Logprob, RequestOutput, SpecDecodeMetrics
-from specjax.metrics import SpecDecodeCounters
 
 K = 3
 STEPS = st.lists(

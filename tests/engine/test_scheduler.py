@@ -4,18 +4,18 @@ import itertools
 
 import pytest
 
-from specjax.engine.params import SamplingParams
-from specjax.engine.plan import fitted, halves, served
-from specjax.engine.rounds import Progress
-from specjax.engine.rows import NOBODY, layout
+from specjax.engine.options.sampling_params import SamplingParams
+from specjax.engine.plan import halves, plan_offline, plan_serving
+from specjax.engine.request_state import RequestState
+from specjax.engine.rows import IDLE_REQUEST, layout
 from specjax.engine.scheduler import Full, Scheduler
 from specjax.engine.warm import pieces
 
-LEAN = layout([NOBODY], 40, 4)
+LEAN = layout([IDLE_REQUEST], 40, 4)
 
 
-def requests(number: int) -> list[Progress]:
-    return [Progress(i, NOBODY) for i in range(number)]
+def requests(number: int) -> list[RequestState]:
+    return [RequestState(i, IDLE_REQUEST) for i in range(number)]
 
 
 def test_first_come_first_served_while_slots_are_free():
@@ -65,7 +65,7 @@ def test_rows_close_up_when_the_batch_shrinks():
     scheduler.remove(asked[0])
     scheduler.remove(asked[2])
     assert scheduler.resize(scheduler.smaller()) == [1, 3]
-    assert scheduler.live == {0: asked[1], 1: asked[3]}
+    assert scheduler.decoding == {0: asked[1], 1: asked[3]}
 
 
 def test_a_full_queue_takes_all_samples_or_none():
@@ -87,30 +87,30 @@ def test_sizes_double_up_to_the_largest(size):
 @pytest.mark.parametrize(("max_model_len", "most"), [(120, 20), (2048, 67), (40960, 109)])
 def test_a_service_has_few_programs(max_model_len, most):
     """Each takes about 100 of the 65,530 memory maps of a process (64 slots, K = 5)."""
-    plan = served(LEAN, max_model_len, 6, 64, None)
+    plan = plan_serving(LEAN, max_model_len, 6, 64, None)
     assert plan.windows is not None
-    rounds = len(plan.levels) * len(plan.sizes) * len(plan.windows)
+    rounds = len(plan.tiers) * len(plan.sizes) * len(plan.windows)
     read = len(pieces(plan, False)) + len(pieces(plan, True)) + len(plan.groups)
     assert rounds + read <= most
 
 
 def test_levels_serve_what_they_hold():
-    plan = served(LEAN, 120, 6, 4, None)
-    lean, full = plan.levels
-    hot = NOBODY._replace(params=SamplingParams(temperature=0.8, seed=1))
-    assert plan.level([NOBODY, hot]) is lean
+    plan = plan_serving(LEAN, 120, 6, 4, None)
+    lean, full = plan.tiers
+    hot = IDLE_REQUEST._replace(params=SamplingParams(temperature=0.8, seed=1))
+    assert plan.tier([IDLE_REQUEST, hot]) is lean
     for options in ({"top_p": 0.9}, {"logprobs": 0}, {"repetition_penalty": 1.1}):
-        assert plan.level([hot, NOBODY._replace(params=SamplingParams(**options))]) is full
-    assert plan.level([NOBODY._replace(stop_ids=tuple(range(9)))]) is full
+        assert plan.tier([hot, IDLE_REQUEST._replace(params=SamplingParams(**options))]) is full
+    assert plan.tier([IDLE_REQUEST._replace(stop_ids=tuple(range(9)))]) is full
 
 
 def test_a_chunk_must_fit_what_may_be_read_at_once():
-    assert served(LEAN, 120, 6, 4, 100).chunks == (16, 64)
+    assert plan_serving(LEAN, 120, 6, 4, 100).chunks == (16, 64)
     with pytest.raises(ValueError, match="max_num_batched_tokens=9"):
-        served(LEAN, 120, 6, 4, 9)
+        plan_serving(LEAN, 120, 6, 4, 9)
 
 
 def test_known_requests_get_the_smallest_shapes():
-    plan = fitted([NOBODY._replace(limit=100)] * 3, 40, 4, 5, 8)
+    plan = plan_offline([IDLE_REQUEST._replace(limit=100)] * 3, 40, 4, 5, 8)
     assert (plan.capacity, plan.sizes, plan.windows) == (128, (1, 2, 4), None)
     assert (plan.window(50, 105), plan.window(50, 1000)) == (128, 64)

@@ -36,7 +36,7 @@ EVERYTHING = {
 @pytest.fixture(scope="module")
 def service(pair):
     llm = LLM(pair.target, speculative_config=NGRAM, max_num_seqs=2, max_model_len=100)
-    service = Service(llm, max_waiting=6)
+    service = Service(llm.core, max_waiting=6)
     seen = []
     service.warm_up(lambda done, total: seen.append((done, total)))
     assert seen == [(i + 1, len(seen)) for i in range(len(seen))]
@@ -47,9 +47,9 @@ def service(pair):
 
 
 async def complete(service: Service, prompt, params: SamplingParams):
-    (ticket,) = service.submit(prompt, params)
-    deltas = [delta async for delta in ticket]
-    return ticket, deltas
+    (stream,) = service.submit(prompt, params)
+    deltas = [delta async for delta in stream]
+    return stream, deltas
 
 
 def complete_all(service, *asked):
@@ -63,10 +63,10 @@ def greedy(max_tokens: int, **options) -> SamplingParams:
     return SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True, **options)
 
 
-def wait_until(ticket) -> None:
+def wait_until(stream) -> None:
     """Stand still, as the whole of the reader's loop does then, until a sample has finished."""
     deadline = time.monotonic() + 60
-    while ticket.times.finished is None and time.monotonic() < deadline:
+    while stream.times.finished is None and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
@@ -85,14 +85,14 @@ def test_nothing_is_compiled_after_the_warm_up(service):
 def test_deltas_add_up_to_the_completion(service):
     before = service.stats()
     asked = ("def f(x):", greedy(20, logprobs=1)), ("a b a b a b", greedy(60))
-    for ticket, deltas in complete_all(service, *asked):
-        done = ticket.completion()
+    for stream, deltas in complete_all(service, *asked):
+        done = stream.completion()
         assert "".join(one.text for one in deltas) == done.text
         assert [i for one in deltas for i in one.token_ids] == done.token_ids
         assert [one.finish_reason for one in deltas] == [None] * (len(deltas) - 1) + ["length"]
-        if ticket.params.logprobs is not None:
+        if stream.params.logprobs is not None:
             assert [entry for one in deltas for entry in one.logprobs] == done.logprobs
-        times = ticket.times
+        times = stream.times
         assert times.arrived <= times.started <= times.first_token <= times.finished
         assert done.spec_decode_metrics is not None
     now = service.stats()
@@ -106,15 +106,15 @@ def test_the_text_is_that_of_generate_and_of_plain_decoding(service, pair):
     plain = LLM(pair.target, max_model_len=100)
     prompt, params = "import os", SamplingParams(temperature=0.8, seed=3, max_tokens=25)
     (expected,) = plain.generate(prompt, params)
-    ((ticket, _),) = complete_all(service, (prompt, params))
-    assert ticket.completion().text == expected.outputs[0].text
+    ((stream, _),) = complete_all(service, (prompt, params))
+    assert stream.completion().text == expected.outputs[0].text
 
 
 def test_samples_of_one_request_have_tickets_of_their_own(service):
     async def everything():
-        tickets = service.submit("x = ", SamplingParams(n=3, seed=1, max_tokens=5))
-        assert [one.index for one in tickets] == [0, 1, 2]
-        return [[delta async for delta in one] for one in tickets]
+        streams = service.submit("x = ", SamplingParams(n=3, seed=1, max_tokens=5))
+        assert [one.index for one in streams] == [0, 1, 2]
+        return [[delta async for delta in one] for one in streams]
 
     assert all(deltas[-1].finish_reason for deltas in asyncio.run(everything()))
 
@@ -145,10 +145,10 @@ def test_a_queue_that_is_full_refuses_at_once(service):
     async def everything():
         with pytest.raises(Full, match="at most 8 may: no room for 9"):
             service.submit("abc", SamplingParams(n=9, max_tokens=60))
-        tickets = service.submit("abc", SamplingParams(n=8, max_tokens=60))
-        for ticket in tickets:
-            ticket.abort()
-        return [[delta async for delta in one][-1].finish_reason for one in tickets]
+        streams = service.submit("abc", SamplingParams(n=8, max_tokens=60))
+        for stream in streams:
+            stream.abort()
+        return [[delta async for delta in one][-1].finish_reason for one in streams]
 
     assert set(asyncio.run(everything())) <= {"abort", "length", "stop"}
 
@@ -165,19 +165,19 @@ def test_a_slow_reader_gets_merged_deltas_and_holds_up_nobody(service):
 
 def test_a_reader_that_is_gone_is_given_up(service):
     async def begin():
-        (ticket,) = service.submit("gone", greedy(90))
-        async for _ in ticket:
-            return ticket
+        (stream,) = service.submit("gone", greedy(90))
+        async for _ in stream:
+            return stream
 
-    ticket = asyncio.run(begin())  # its loop is closed now
-    wait_until(ticket)
-    assert ticket.completion().finish_reason in ("abort", "length")
+    stream = asyncio.run(begin())  # its loop is closed now
+    wait_until(stream)
+    assert stream.completion().finish_reason in ("abort", "length")
 
 
 @pytest.mark.parametrize(
     ("prompt", "options", "message"),
     [
-        ("", {}, "the prompt is empty"),
+        ("", {}, "the decoder prompt cannot be empty"),
         ({"prompt_token_ids": [1] * 100}, {}, "no room for one output token"),
         ("x", {"stop_token_ids": list(range(90))}, "stop_token_ids: at most 64"),
         ("x", {"bad_words": [str(i) for i in range(40)]}, "bad_words: at most 16"),
@@ -190,14 +190,14 @@ def test_what_cannot_be_served_is_refused_before_any_work(prompt, options, messa
 
 def test_an_engine_that_dies_leaves_nobody_waiting(pair, monkeypatch):
     llm = LLM(pair.target, max_num_seqs=2, max_model_len=100)
-    service = Service(llm, max_waiting=4)
+    service = Service(llm.core, max_waiting=4)
     monkeypatch.setattr("threading.excepthook", lambda args: None)
     monkeypatch.setattr(service._loop, "step", lambda: 1 / 0)
 
     async def everything():
-        (ticket,) = service.submit("x", greedy(5))
+        (stream,) = service.submit("x", greedy(5))
         with pytest.raises(Failed, match="the engine has stopped"):
-            async for _ in ticket:
+            async for _ in stream:
                 pass
         with pytest.raises(Full):
             service.submit("x", greedy(5))

@@ -241,7 +241,7 @@ def test_the_guides_own_snippets_run(checkpoints, capsys):
             assert said.count("Shape: torch.Size") == 2
             continue
         assert isinstance(left["llm"], LLM)
-        assert left["llm"].speculative_config is not None
+        assert left["llm"].core.speculative_config is not None
         if "outputs" in source:
             assert all(output.outputs[0].token_ids for output in left["outputs"])
 

@@ -20,6 +20,11 @@ def wide(x: jnp.ndarray) -> np.ndarray:
     return np.asarray(x.astype(jnp.float32), np.float64)
 
 
+def spacing(dtype: str) -> float:
+    """Return how far a number may be off that is rounded to a type, relative to itself."""
+    return float(jnp.finfo(dtype).eps)
+
+
 def rounding(terms: int) -> float:
     """Return how far a float32 sum may be off, relative to the sum of magnitudes."""
     return (terms + 8) * 2.0**-24

@@ -5,12 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import kernels, ops
+from specjax import kernels
+from specjax.core import ops
 from tests.kernels.numbers import TYPES, draw, wide
 
 SHAPES = (  # B, N, H, key heads, window, size, size of values
     *((1, 1, 1, 1, 1, 1, 1), (1, 1, 4, 2, 15, 8, 8), (2, 3, 4, 4, 16, 16, 16)),
     *((3, 5, 6, 2, 17, 24, 20), (2, 7, 8, 1, 130, 64, 40), (1, 33, 2, 2, 300, 10, 33)),
+    *((1, 4, 10, 2, 70, 16, 16), (2, 3, 4, 2, 33, 128, 128), (1, 2, 4, 2, 20, 16, 300)),
 )
 
 
@@ -45,10 +47,55 @@ def example(shape, dtype="float32", seed=0):
 def test_every_type_and_shape_attends_as_float64(shape, dtype):
     inputs = example(shape, dtype)
     found = kernels.attention(*inputs)
-    assert found.dtype == jnp.float32
+    assert found.dtype == inputs[0].dtype
     np.testing.assert_allclose(wide(found), exact(*inputs), rtol=2e-5, atol=2e-6)
     unseeing = ~np.asarray(inputs[3]).any(axis=-1)
     assert not np.asarray(found)[unseeing].any()
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_sink_is_one_more_score_with_a_value_of_zero(shape):
+    query, keys, values, mask = example(shape)
+    sinks = 3 * draw(7, (query.shape[2],))
+    found = kernels.attention(query, keys, values, mask, sinks)
+    plain = ops._attention(query, keys, values, mask, sinks)
+    sees = np.asarray(mask).any(axis=-1)
+    np.testing.assert_allclose(found[sees], plain[sees], rtol=2e-5, atol=2e-6)
+    assert not np.asarray(found)[~sees].any()
+    group = query.shape[2] // keys.shape[1]
+    scores = np.einsum("bnhd,bhwd->bhnw", wide(query), wide(keys).repeat(group, axis=1))
+    scores = np.where(np.asarray(mask)[:, None], scores / np.sqrt(query.shape[3]), -np.inf)
+    sink = np.broadcast_to(np.asarray(sinks)[None, :, None, None], (*scores.shape[:3], 1))
+    both = np.exp(np.concatenate([scores, sink], axis=-1))
+    weights = (both / both.sum(axis=-1, keepdims=True))[..., :-1]
+    exact_sums = np.einsum("bhnw,bhwe->bnhe", weights, wide(values).repeat(group, axis=1))
+    np.testing.assert_allclose(wide(found), exact_sums, rtol=2e-5, atol=2e-6)
+
+
+def test_rows_with_sinks_have_the_same_bits_in_any_company():
+    query, keys, values, mask = example((3, 5, 6, 2, 17, 24, 20))
+    sinks = 3 * draw(7, (6,))
+    expected = np.asarray(kernels.attention(query, keys, values, mask, sinks))
+    for row in range(3):
+        some = slice(row, row + 1)
+        one = kernels.attention(query[some], keys[some], values[some], mask[some], sinks)
+        np.testing.assert_array_equal(one, expected[some])
+        for node in range(5):
+            at = slice(node, node + 1)
+            one = kernels.attention(
+                query[some, at], keys[some], values[some], mask[some, at], sinks
+            )
+            np.testing.assert_array_equal(one, expected[some, at])
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_the_result_is_rounded_once_to_the_type_of_the_query(dtype):
+    query, *cache = example((2, 3, 6, 2, 40, 16, 16), dtype)
+    asked = query.astype(dtype)
+    found = kernels.attention(asked, *cache)
+    assert found.dtype == asked.dtype
+    wider = kernels.attention(asked.astype(jnp.float32), *cache)
+    np.testing.assert_array_equal(wide(found), wide(wider.astype(dtype)))
 
 
 def test_large_scores_neither_overflow_nor_vanish():

@@ -7,8 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import kernels, ops
-from tests.kernels.numbers import PAIRS, draw, rounding, wide
+from specjax import kernels
+from specjax.core import ops
+from specjax.kernels import amx
+from tests.kernels.numbers import PAIRS, draw, rounding, spacing, wide
 
 SHAPES = (  # rows, inputs, outputs
     *((1, 1, 1), (1, 64, 1), (2, 5, 3), (3, 17, 7), (5, 16, 4), (7, 40, 13)),
@@ -22,9 +24,11 @@ def test_every_type_and_shape_is_the_product_of_float64(weight, x):
         rows, size, outputs = shape
         left, right = draw(1, (rows, size), x), draw(2, (outputs, size), weight)
         found = kernels.linear(left, right)
-        assert found.dtype == jnp.float32
-        error = np.abs(wide(found) - wide(left) @ wide(right).T)
+        assert found.dtype == left.dtype
+        exact = wide(left) @ wide(right).T
+        error = np.abs(wide(found) - exact)
         most = rounding(size) * (np.abs(wide(left)) @ np.abs(wide(right)).T)
+        most += spacing(x) * np.abs(exact)
         assert (error <= most).all(), (shape, (error / most).max())
 
 
@@ -32,8 +36,8 @@ def test_every_type_and_shape_is_the_product_of_float64(weight, x):
 def test_numbers_that_are_stored_in_two_bytes_lose_nothing(weight, x):
     """Small integers: every sum is exact, so nothing may be off."""
     rng = np.random.default_rng(3)
-    left = jnp.asarray(rng.integers(-8, 9, (9, 75)), x)
-    right = jnp.asarray(rng.integers(-8, 9, (21, 75)), weight)
+    left = jnp.asarray(rng.integers(-2, 3, (9, 75)), x)
+    right = jnp.asarray(rng.integers(-1, 2, (21, 75)), weight)  # sums below 256
     np.testing.assert_array_equal(wide(kernels.linear(left, right)), wide(left) @ wide(right).T)
 
 
@@ -52,6 +56,43 @@ def test_a_row_has_the_same_bits_in_any_company(weight, x):
         np.testing.assert_array_equal(found, expected[:, :outputs])
     mates = left.at[1:].set(jnp.nan)
     np.testing.assert_array_equal(kernels.linear(mates, right)[0], expected[0])
+
+
+@pytest.mark.parametrize(("weight", "x"), PAIRS)
+def test_a_stack_is_multiplied_matrix_by_matrix(weight, x):
+    left, right = draw(1, (5, 13, 77), x), draw(2, (5, 30, 77), weight)
+    found = kernels.linear(left, right)
+    assert found.shape == (5, 13, 30)
+    for i in range(5):
+        np.testing.assert_array_equal(found[i], kernels.linear(left[i], right[i]))
+    vectors = draw(3, (2, 3, 5, 77), x)
+    each = ops.linear_each(vectors, right)
+    exact = np.einsum("bnsi,soi->bnso", wide(vectors), wide(right))
+    np.testing.assert_allclose(wide(each), exact, rtol=1e-4 + spacing(x), atol=1e-4)
+
+
+@pytest.mark.skipif(not amx.has_amx(), reason="this processor has no AMX")
+@pytest.mark.parametrize("x", amx.PARTS)
+def test_with_and_without_amx_the_product_is_the_same_to_rounding(x, monkeypatch):
+    left, right = draw(1, (200, 77), x), draw(2, (45, 77), "bfloat16")
+    tiled = kernels.linear(left, right)
+    monkeypatch.setattr(amx, "has_amx", lambda: False)
+    test_every_type_and_shape_is_the_product_of_float64("bfloat16", x)
+    test_a_row_has_the_same_bits_in_any_company("bfloat16", x)
+    plain = kernels.linear(left, right)
+    assert x == "bfloat16" or (np.asarray(plain) != np.asarray(tiled)).any(), "AMX was not used"
+    np.testing.assert_allclose(wide(plain), wide(tiled), rtol=spacing(x), atol=2e-5)
+
+
+def test_a_number_that_is_not_finite_stays_in_its_row():
+    """Also where a float32 number is the sum of three parts; the largest ones do not overflow."""
+    left, right = jnp.ones((4, 40)), jnp.ones((5, 40), "bfloat16")
+    left = left.at[0, 3].set(jnp.inf).at[1, 38].set(jnp.nan).at[2, 0].set(3.4e38)
+    found = np.asarray(kernels.linear(left, right))
+    np.testing.assert_array_equal(found[0], np.inf)
+    assert np.isnan(found[1]).all()
+    np.testing.assert_array_equal(found[2], np.float32(3.4e38))
+    np.testing.assert_array_equal(found[3], 40)
 
 
 def test_rows_of_zeros_are_rows_like_others():

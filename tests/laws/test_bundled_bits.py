@@ -6,7 +6,7 @@ import pytest
 
 from specjax.bundled import prompts
 from specjax.engine.llm import LLM
-from specjax.engine.params import SamplingParams
+from specjax.engine.options.sampling_params import SamplingParams
 
 TEXTS = [one["turns"][0] for one in prompts()[::6]] + ["def f(", "import os\n\n\nclass A:\n"]
 PARAMS = [  # greedy and hot, by turns

@@ -2,20 +2,21 @@
 
 import functools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax.drafters.none import silent
+from specjax.core.types import Engine
+from specjax.drafters.none import observe_only
 from specjax.engine.driver import XLA
 from specjax.engine.loop import Loop
-from specjax.engine.params import SamplingParams
-from specjax.engine.plan import Level, Plan
-from specjax.engine.rounds import Progress
+from specjax.engine.options.sampling_params import SamplingParams
+from specjax.engine.plan import Plan, ProgramTier
+from specjax.engine.request_state import RequestState
 from specjax.engine.rows import Request, layout
 from specjax.engine.warm import warm
-from specjax.models.parts import pick_one
-from specjax.types import Engine
+from specjax.models.modules import pick_one
 from specjax.verify.walk import walk
 from tests.compiles import num_compiled
 from tests.laws import harness as h
@@ -36,12 +37,12 @@ def some(number: int, seed: int) -> list[Request]:
 
 @functools.cache
 def plan(sizes: tuple[int, ...], windows: tuple[int, ...], chunks: tuple[int, ...] = (16,)) -> Plan:
-    level = Level(layout(some(2, 0), h.VOCAB, h.K), h.VOCAB)
+    tier = ProgramTier(layout(some(2, 0), h.VOCAB, h.K), h.VOCAB)
     return Plan(
         capacity=h.CAPACITY,
         sizes=sizes,
-        reading=level,
-        levels=(level,),
+        prefill_tier=tier,
+        tiers=(tier,),
         num_prompt_logprobs=None,
         chunks=chunks,
         groups=((2, 16), (4, 16)),
@@ -49,7 +50,7 @@ def plan(sizes: tuple[int, ...], windows: tuple[int, ...], chunks: tuple[int, ..
         windows=windows,
         history=1,
         patience=2,
-        worth=0,
+        min_tokens_to_shrink=0,
     )
 
 
@@ -58,9 +59,9 @@ def start(drafter, sizes, windows, target=h.TARGET, **options) -> Loop:
     return Loop(engine, h.weights(drafter), plan(sizes, windows), alternate=True, **options)
 
 
-def alone(loop: Loop, asked: list[Request]) -> list[Progress]:
+def alone(loop: Loop, asked: list[Request]) -> list[RequestState]:
     """Complete one after the other."""
-    done = [Progress(i, request) for i, request in enumerate(asked)]
+    done = [RequestState(i, request) for i, request in enumerate(asked)]
     for one in done:
         loop.scheduler.put([one])
         while len(loop.scheduler):
@@ -68,10 +69,10 @@ def alone(loop: Loop, asked: list[Request]) -> list[Progress]:
     return done
 
 
-def churned(loop: Loop, asked: list[Request], seed: int) -> list[Progress]:
+def churned(loop: Loop, asked: list[Request], seed: int) -> list[RequestState]:
     """Complete all, arriving at random times; a third of them leaves at a random time."""
     rng = np.random.default_rng(seed)
-    done = [Progress(i, request) for i, request in enumerate(asked)]
+    done = [RequestState(i, request) for i, request in enumerate(asked)]
     arrivals = np.cumsum(rng.integers(0, 12, len(done)))
     leaves = {one: arrivals[i] + rng.integers(1, 40) for i, one in enumerate(done) if i % 3 == 2}
     step, widths = 0, set()
@@ -82,16 +83,16 @@ def churned(loop: Loop, asked: list[Request], seed: int) -> list[Progress]:
                 loop.abort(one)
         if len(loop.scheduler):
             loop.step()
-        widths.add((loop.scheduler.num_slots, len(loop.scheduler.live)))
+        widths.add((loop.scheduler.num_slots, len(loop.scheduler.decoding)))
         step += 1
     assert max(running for _, running in widths) > 2  # they did meet
-    assert {size for size, _ in widths} == set(loop.plan.sizes)  # and the batch breathed
+    assert {size for size, _ in widths} == set(loop.programs.plan.sizes)  # and the batch breathed
     return done
 
 
-def logprobs(progress: Progress) -> np.ndarray:
+def logprobs(request_state: RequestState) -> np.ndarray:
     """Return [tokens, V]: the law at every emitted position."""
-    scored = [token for one in progress.rounds for token in one.logprobs]
+    scored = [token for one in request_state.rounds for token in one.logprobs]
     dense = np.zeros((len(scored), h.VOCAB), np.float32)
     for line, (ids, values, _) in zip(dense, scored, strict=True):
         line[ids[1:]] = values[1:]
@@ -118,7 +119,7 @@ def test_across_shapes_a_row_under_churn_is_the_row_alone(name):
     drafter, asked = h.CHAINS[name], some(16, seed=3)
     expected = alone(start(drafter, (1,), (h.CAPACITY,)), asked)
     engine = Engine(h.TARGET, drafter, walk, 0)
-    schedule = (engine, engine, engine._replace(drafter=silent(drafter)))
+    schedule = (engine, engine, engine._replace(drafter=observe_only(drafter)))
     loop = start(drafter, (1, 2, 4), (64, h.CAPACITY), schedule=schedule)
     done = churned(loop, asked, seed=4)
     for one, other in zip(done, expected, strict=True):
@@ -134,9 +135,9 @@ def test_asking_before_the_last_answer_is_there_changes_no_answer():
     """1(a) again; the answer to one step comes with the next."""
     asked, said, waited = some(8, seed=5), {}, {}
     for ahead in (False, True):
-        driver = XLA._replace(ahead=ahead)
+        driver = XLA._replace(asynchronous=ahead)
         loop = start(h.CHAINS["draft_model coupled"], (4,), (h.CAPACITY,), driver=driver)
-        done = [Progress(i, request) for i, request in enumerate(asked)]
+        done = [RequestState(i, request) for i, request in enumerate(asked)]
         loop.scheduler.put(done)
         waited[ahead] = 1
         while not loop.step():
@@ -153,12 +154,17 @@ def test_caches_are_as_large_as_their_window_and_no_change_of_it_compiles_anythi
 
     def generate(engine, params, state, *rest):
         caches = state.cache, state.drafter.cache
-        seen.add((engine.window, *(leaf.shape[2] for one in caches for leaf in one.keys)))
+        seen.add(
+            (
+                engine.window,
+                *(leaf.shape[2] for leaf in jax.tree.leaves([one.layers for one in caches])),
+            )
+        )
         return XLA.generate(engine, params, state, *rest)
 
     driver = XLA._replace(generate=generate)
     loop = start(h.CHAINS["draft_model coupled"], (1, 2, 4), (64, h.CAPACITY), driver=driver)
-    for _ in warm(loop):
+    for _ in warm(loop.programs):
         pass
     before = num_compiled()
     assert before > 0
@@ -187,9 +193,9 @@ def test_rows_that_run_wait_for_no_more_than_the_largest_chunk():
     loop = Loop(engine, params, shapes, alternate=True, driver=driver)
     lengths = (5, 3, 12, 40, 7, 20, 2, 6)
     asked = [Request(tuple(range(n)), SamplingParams(), 0, n + 20, ()) for n in lengths]
-    first, *others = [Progress(i, request) for i, request in enumerate(asked)]
+    first, *others = [RequestState(i, request) for i, request in enumerate(asked)]
     loop.scheduler.put([first])
-    while not loop.scheduler.live:
+    while not loop.scheduler.decoding:
         loop.step()
     read[-1] = 0
     loop.scheduler.put(others)
@@ -203,7 +209,9 @@ def test_rows_that_run_wait_for_no_more_than_the_largest_chunk():
 def poisoned():
     """Build a target whose hidden states are NaN wherever it reads token 7."""
 
-    def forward(params, tokens, positions, visible, cache, window, only=None, present=None):
+    def forward(
+        params, tokens, positions, visible, cache, window, only=None, present=None, order="tree"
+    ):
         where = positions, visible, cache, window, only, present
         output, cache = h.TARGET.forward(params, tokens, *where)
         (tokens,) = pick_one(only, (tokens,))
@@ -222,14 +230,16 @@ def test_numbers_that_are_not_finite_fail_one_request():
 
     good, dies_reading = ask(1, 2, 3), ask(1, 7)
     loop = start(h.CHAINS["ngram"], (4,), (h.CAPACITY,), target=poisoned())
-    done = [Progress(i, one) for i, one in enumerate([good, dies_reading, good, ask(1, 2, 4)])]
+    done = [RequestState(i, one) for i, one in enumerate([good, dies_reading, good, ask(1, 2, 4)])]
     loop.scheduler.put(done)
     while len(done[2].tokens) < 2:
         loop.step()
-    assert loop.state is not None
+    assert loop.batch.state is not None
     assert done[0].finish_reason is None
-    expected, text = done[0].tokens[:], loop.state.text
-    loop.state = loop.state._replace(text=text._replace(tokens=text.tokens.at[0].set(7)))
+    expected, text = done[0].tokens[:], loop.batch.state.text
+    loop.batch.state = loop.batch.state._replace(
+        text=text._replace(tokens=text.tokens.at[0].set(7))
+    )
     while len(loop.scheduler):
         loop.step()
     assert done[1].finish_reason == "error"

@@ -1,4 +1,5 @@
-"""Law 1 for what users run: joined matrices, weights of two bytes, every type, OPT's layers."""
+"""Law 1 for what users run: joined matrices, weights of two bytes, every type,
+layers of OPT, windows, sinks and experts."""
 
 import dataclasses
 
@@ -6,9 +7,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from specjax.core.types import Params
 from specjax.drafters.draft_model import draft_model
 from specjax.models.build import build_target, init_params
-from specjax.types import Params
+from specjax.models.config import AttentionKind, Experts, Rope
 from tests.laws import harness as h
 from tests.laws.test_same_text import assert_bitwise, only
 
@@ -22,11 +24,30 @@ OPT = dataclasses.replace(
     qk_norm=False,
     **dict.fromkeys(("qkv_bias", "output_bias", "mlp_bias"), True),
 )
+ROPE = Rope(dim=4, paired=True)
+SPARSE = dataclasses.replace(  # facts of gpt-oss, Gemma-3 and GLM-4
+    JOINED,
+    qk_norm=False,
+    mlp="clipped",
+    sinks=True,
+    sandwich=True,
+    norm_offset=1.0,
+    layers=(AttentionKind(window=9, rope=ROPE), AttentionKind(rope=Rope())),
+    experts=Experts(
+        n_routed_experts=8,
+        num_experts_per_tok=2,
+        moe_intermediate_size=12,
+        n_shared_experts=1,
+        router_bias=True,
+        bias=True,
+    ),
+)
 FORMS = {
     "float32": (JOINED, "bfloat16"),
     "bfloat16": (dataclasses.replace(JOINED, dtype="bfloat16", cache_dtype="uint16"), "bfloat16"),
     "float16": (dataclasses.replace(JOINED, dtype="float16"), "float16"),
     "OPT": (OPT, "float16"),
+    "sparse": (SPARSE, "bfloat16"),
 }
 
 

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from specjax import decode, ops
-from specjax.config import ModelConfig
+from specjax.core import decode, ops
+from specjax.core.types import Drafter, Engine, Params, PyTree, Target
 from specjax.drafters.draft_model import draft_model
 from specjax.drafters.feature import feature
 from specjax.models.build import build_feature_head, build_target, shapes
-from specjax.types import Drafter, Engine, Params, PyTree, Target
+from specjax.models.config import ModelConfig
 from specjax.verify.rejection import rejection
 from specjax.verify.walk import walk
 from tests.laws import harness as h

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax.sampling import CHOOSE
-from specjax.topology import causal
+from specjax.core.sampling import CHOOSE
+from specjax.core.topology import causal
 from tests.laws import harness as h
 
 

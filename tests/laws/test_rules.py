@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import sampling as s
-from specjax.topology import chain_parents
-from specjax.types import Draft, Text
+from specjax.core import sampling as s
+from specjax.core.topology import chain_parents
+from specjax.core.types import Draft, Sampling, Text
 from specjax.verify import rejection
 from specjax.verify.walk import follow
 
@@ -37,7 +37,7 @@ def random_chain(rng, temperature: float = 1.0):
     valid = jnp.asarray(np.arange(K + 1)[None] <= rng.integers(0, K + 1, B)[:, None])
     logits = jnp.asarray(rng.normal(size=(B, K + 1, V)) * 2, jnp.float32)
     text = Text(tokens, *(jnp.full(B, n, jnp.int32) for n in (1, 5, 99, 0)))
-    sampling = s.Sampling(
+    sampling = Sampling(
         jnp.full(B, temperature, jnp.float32), jnp.full(B, K, jnp.int32), jnp.full((B, 1), V)
     )
     return Draft(tokens, chain_parents(B, K + 1), valid, None), logits, text, sampling
@@ -140,7 +140,7 @@ def test_coupled_choices_agree_at_least_as_often_as_the_bound():
     rng = np.random.default_rng(4)
     n = 50_000
     keys = jax.vmap(jax.random.fold_in, (None, 0))(s.row_key(11), jnp.arange(n))
-    sampling = s.Sampling(jnp.full(n, 0.7), jnp.zeros(n, jnp.int32), jnp.full((n, 1), V))
+    sampling = Sampling(jnp.full(n, 0.7), jnp.zeros(n, jnp.int32), jnp.full((n, 1), V))
     noise = s.gumbel(keys, jnp.zeros((n, 1), jnp.int32), s.CHOOSE, sampling, V)
     for _ in range(5):
         logits = jnp.asarray(rng.normal(size=(2, 1, 1, V)), jnp.float32)
@@ -160,11 +160,11 @@ def test_rejection_never_emits_an_impossible_token_at_a_real_vocabulary_size():
     one = jnp.ones((rows, 1), jnp.int32)
     draft = Draft(one, one * 0, one == 1, None)
     text = Text(one, *(jnp.full(rows, n, jnp.int32) for n in (1, 1, 99, 0)))
-    sampling = s.Sampling(jnp.ones(rows), jnp.zeros(rows, jnp.int32), one * vocab)
+    sampling = Sampling(jnp.ones(rows), jnp.zeros(rows, jnp.int32), one * vocab)
     verify = jax.jit(rejection.rejection.verify, static_argnums=5)
     for seed in range(4):
         keys = jax.vmap(jax.random.fold_in, (None, 0))(s.row_key(seed), jnp.arange(rows))
-        noise = rejection.rejection.address(keys, text, draft, sampling, vocab)
+        noise = rejection.rejection.draw_noise(keys, text, draft, sampling, vocab)
         assert (verify(noise, draft, logits, text, sampling, 0).tokens == 7).all()
 
 
@@ -173,7 +173,7 @@ def test_the_noise_of_the_walk_reaches_the_far_tail():
     rows, vocab = 256, 151_936
     keys = jax.vmap(jax.random.fold_in, (None, 0))(s.row_key(3), jnp.arange(rows))
     place = jnp.zeros((rows, 1), jnp.int32)
-    sampling = s.Sampling(jnp.ones(rows), place[:, 0], place)
+    sampling = Sampling(jnp.ones(rows), place[:, 0], place)
     noise = s.gumbel(keys, place, s.CHOOSE, sampling, vocab)
     expected = rows * vocab * -np.expm1(-np.exp(-15.0))
     assert abs(int((noise > 15).sum()) - expected) < 5 * expected**0.5

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from specjax.audit.cases import KINDS, random_cases
-from specjax.audit.exact import exact_law
-from specjax.audit.fresh import reused
+from specjax.audit.exact import exact_distribution
+from specjax.audit.noise_reuse import noise_reuse_rate
 from specjax.audit.prefixes import texts, transport_bound
-from specjax.topology import chain_parents
-from specjax.types import Draft
+from specjax.core.topology import chain_parents
+from specjax.core.types import Draft
 from specjax.verify.block import block
 from specjax.verify.entropy import entropy
 from specjax.verify.noise import Noise
@@ -41,7 +41,7 @@ def lengths():
 
 @pytest.mark.parametrize("name", RATIO)
 def test_ratio_rules_have_the_target_s_law(name, lengths):
-    law = exact_law(RATIO[name], *CASES, DEPTH)
+    law = exact_distribution(RATIO[name], *CASES, DEPTH)
     assert_exact(law)
     lengths[name] = law.expected_length
     assert (law.expected_length <= transport_bound(*CASES, DEPTH) + 1e-6).all()
@@ -58,7 +58,7 @@ def test_block_is_never_shorter_than_rejection_and_sometimes_longer(lengths):
 def test_drafts_that_end_early_are_exact_too(name):
     for there in ("yyyn", "yynn", "ynnn", "yyny"):
         valid = [mark == "y" for mark in there]
-        law = exact_law(RATIO[name], *CASES, DEPTH, valid=valid)
+        law = exact_distribution(RATIO[name], *CASES, DEPTH, valid=valid)
         assert_exact(law)
         assert law.expected_length.max() <= valid.index(False) + 1e-6  # what follows a gap is lost
 
@@ -67,11 +67,11 @@ def test_drafts_that_end_early_are_exact_too(name):
 def test_a_draft_that_tells_no_law_is_taken_for_certain(name):
     """So it may be any token, however it was chosen."""
     cases = random_cases(FEW, SIZE, 2)
-    assert_exact(exact_law(RATIO[name], *cases, 2, told=False))
+    assert_exact(exact_distribution(RATIO[name], *cases, 2, with_probs=False))
 
 
 def test_a_rule_that_walks_has_the_target_s_law():
-    assert_exact(exact_law(walk, *random_cases(FEW, SIZE, 2), 2))
+    assert_exact(exact_distribution(walk, *random_cases(FEW, SIZE, 2), 2))
 
 
 @pytest.mark.parametrize("tree", TREES)
@@ -79,14 +79,16 @@ def test_sibling_rejection_has_the_target_s_law_on_any_tree(tree):
     shape, depth = TREES[tree]
     for replacement in (True, False):
         cases = random_cases(FEW, SIZE, depth)
-        law = exact_law(rejection_tree, *cases, depth, parents=shape, replacement=replacement)
+        law = exact_distribution(
+            rejection_tree, *cases, depth, parents=shape, replacement=replacement
+        )
         assert_exact(law)
 
 
 def test_distinct_siblings_are_accepted_more_often_than_independent_ones():
     p_tree, q_tree = random_cases(FEW, 4, 1)
     independent, distinct = (
-        exact_law(rejection_tree, p_tree, q_tree, 1, parents=(0, 0, 0), replacement=how)
+        exact_distribution(rejection_tree, p_tree, q_tree, 1, parents=(0, 0, 0), replacement=how)
         for how in (True, False)
     )
     assert_exact(independent)
@@ -100,11 +102,11 @@ def test_distinct_siblings_are_accepted_more_often_than_independent_ones():
 @pytest.mark.parametrize("rule", [*RATIO.values(), walk])
 def test_no_noise_decides_two_rounds(rule):
     """Block verification looks past its refusals: addressed by token it would not be exact."""
-    assert reused(rule, size=SIZE, rounds=NUM * SIZE**DEPTH) == 0
+    assert noise_reuse_rate(rule, size=SIZE, rounds=NUM * SIZE**DEPTH) == 0
 
 
 def test_siblings_have_noise_of_their_own():
-    assert reused(rejection_tree, parents=TREES["two levels"][0], rounds=64) == 0
+    assert noise_reuse_rate(rejection_tree, parents=TREES["two levels"][0], rounds=64) == 0
 
 
 @pytest.mark.parametrize("told", [True, False])

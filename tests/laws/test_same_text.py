@@ -7,20 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import ops
+from specjax.core import ops
+from specjax.core.types import STOPPED
 from specjax.drafters import suffix_index
 from specjax.drafters.suffix import suffix
-from specjax.types import STOPPED
+from specjax.testing.laws import assert_bitwise
 from tests.laws import harness as h
 
 CHUNKS = {"ngram": 16, "suffix": 16, "draft_model greedy": 16, "draft_model coupled": 8}
-
-
-def assert_bitwise(result: h.Result, expected: h.Result):
-    assert result.tokens == expected.tokens
-    assert result.reason == expected.reason
-    for ours, theirs in zip(result.logprobs, expected.logprobs, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
 
 
 def only(result: h.Result, some: slice) -> h.Result:

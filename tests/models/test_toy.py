@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import cache as kv
-from specjax.models.toy import history_target, markov_target
-from specjax.topology import causal, place
-from specjax.types import Draft
+from specjax.core import cache as kv
+from specjax.core.topology import causal, place
+from specjax.core.types import Cache, Draft, Slots
+from specjax.models.toy import markov_target
+from tests.models.history import history_target
 
 V, R, CAPACITY = 5, 64, 32
 TARGETS = {"markov": (markov_target, V), "history": (history_target, R)}
@@ -38,7 +39,7 @@ def read(target, params, tokens, cache, window=CAPACITY):
     output, cache = target.forward(
         params, jnp.asarray(tokens), positions, causal(nodes), cache, window
     )
-    return target.logits(params, output.hidden), kv.advance(cache, jnp.full(len(tokens), nodes))
+    return target.logits(params, output.hidden), kv.keep(cache, None, jnp.full(len(tokens), nodes))
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -84,9 +85,10 @@ def test_the_history_target_notices_a_wrong_token_slot_position_and_length():
     one = np.full((3, 1), 2, np.int32)
     told, _ = read(target, params, one, good)
 
-    swapped = good._replace(keys=(good.keys[0].at[:, 0, 4].set(V - good.keys[0][:, 0, 4]),))
+    (keys, values), lengths = good.layers[0], good.lengths
+    swapped = Cache((Slots(keys.at[:, 0, 4].set(V - keys[:, 0, 4]), values),), lengths)
     short = good._replace(lengths=good.lengths - 1)
-    moved = good._replace(values=(good.values[0].at[:, 0, 4].add(1),))
+    moved = Cache((Slots(keys, values.at[:, 0, 4].add(1)),), lengths)
     for broken in (swapped, short, moved):
         logits, _ = read(target, params, one, broken)
         assert (np.asarray(logits) != np.asarray(told)).any(axis=-1).all()

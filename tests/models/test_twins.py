@@ -9,8 +9,8 @@ import pytest
 
 from specjax import LLM, SamplingParams
 from specjax.bundled import BUNDLED, prompts
+from specjax.core.topology import causal
 from specjax.models.build import build_target
-from specjax.topology import causal
 from specjax.weights.hf_config import read_config
 from specjax.weights.load import load_params
 from tests.checkpoints.cycle import build
@@ -41,7 +41,7 @@ def pairs(tmp_path_factory):
 def some_prompts(llm: LLM, name: str) -> list[list[int]]:
     """Return token ids: of shipped prompts where the head ships, random ones elsewhere."""
     if name in SHIPPED:
-        encode = llm.intake.tokenizer.encode
+        encode = llm.core.tokenizer.encode
         return [encode(one["turns"][0])[-64:] for one in prompts()[:4]]
     return np.random.default_rng(8).integers(0, VOCAB, (4, 12)).tolist()
 

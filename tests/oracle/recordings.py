@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from specjax.files import write_atomically
+from specjax.host.files import write_atomically
 
 FOLDER = Path(__file__).parent / "recordings"
 COMMAND = "make oracle-record"

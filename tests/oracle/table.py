@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from specjax.markdown import replace_section, table
+from specjax.host.markdown import replace_section, table
 
 HEAD = ("what", "compared with", "how many", "result")
 

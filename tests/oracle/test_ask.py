@@ -11,9 +11,9 @@ from typing import NamedTuple
 import pytest
 from typer.testing import CliRunner
 
-from specjax import environments
 from specjax.bundled import BUNDLED
 from specjax.cli.app import app
+from specjax.host import environments
 from specjax.oracle import environment
 from specjax.oracle.ask import TABLE_DRAFTS, OracleError, ask, check, open_session
 from specjax.oracle.environment import OracleMissing

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from specjax.bundled import BUNDLED, prompts
-from specjax.launch import open_specjax
+from specjax.host.launch import open_specjax
 from specjax.oracle.ask import PLUGIN
 from specjax.oracle.environment import OracleMissing, interpreter
 

@@ -10,8 +10,8 @@ import time
 import pytest
 
 from specjax.audit import peers
-from specjax.audit.batches import KINDS, make, say
-from specjax.audit.borrow import version
+from specjax.audit.batches import KINDS, emit, make
+from specjax.audit.source_loader import version
 from tests.oracle import recordings
 
 NUM_BATCHES = 240
@@ -45,7 +45,7 @@ def test_our_kernel_emits_what_the_engines_sampler_emits(engine, live, request, 
         batch = make(seed)
         if engine == "tpu-inference":
             batch = peers.with_noise_of(batch, seed)
-        assert say(batch) == theirs, f"batch {seed}, {KINDS[seed % len(KINDS)]}"
+        assert emit(batch) == theirs, f"batch {seed}, {KINDS[seed % len(KINDS)]}"
         accepted += sum(len(text) - 1 for text in theirs)
         drafted += int(batch.counts.sum())
     assert 0.2 < accepted / drafted < 0.8

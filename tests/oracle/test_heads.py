@@ -4,7 +4,7 @@ import pytest
 
 from specjax import LLM, SamplingParams
 from specjax.audit.philox import Noise
-from specjax.metrics import SpecDecodeCounters
+from specjax.core.metrics import SpecDecodeCounters
 from tests.checkpoints.language import VOCAB
 from tests.oracle.conftest import place
 

@@ -11,13 +11,14 @@ import jax.numpy as jnp
 import pytest
 
 from specjax import LLM, SamplingParams
-from specjax.audit.statistics import ALPHA, p_value, sample_size
+from specjax.audit.cells import p_value
+from specjax.core.sampling import row_key
 from specjax.engine import driver, rows
-from specjax.sampling import row_key
+from specjax.theory.goodness import ALPHA, samples_to_detect_tv
 
 K, NUM_TOKENS, CAPACITY = 2, 3, 64
 NUM_CELLS = 24  # about as many pairs of tokens are common enough to stand alone
-NUM_DRAWS = sample_size(NUM_CELLS, tv=0.05, power=0.9)
+NUM_DRAWS = samples_to_detect_tv(NUM_CELLS, tv=0.05, power=0.9)
 BATCH = 512
 NGRAM = {
     "method": "ngram",
@@ -62,15 +63,15 @@ def ours(case: str) -> tuple[list[int], list[Counter], float]:
     prompt, params = llm.get_tokenizer().encode(PROMPT), SamplingParams(**wanted)
     limit = len(prompt) + NUM_TOKENS
     request = rows.Request(tuple(prompt), params, 0, limit, ())
-    shape = rows.layout([request], llm.engine.target.vocab_size, K)
-    engine, texts, drafted = llm.engine._replace(window=CAPACITY), [], 0
-    one = driver.init_state(engine, llm.params, *rows.row(request, shape, CAPACITY))
-    one, _, _ = driver.prefill(engine, llm.params, one, 0, len(prompt) - 1)
+    shape = rows.layout([request], llm.core.engine.target.vocab_size, K)
+    engine, texts, drafted = llm.core.engine._replace(window=CAPACITY), [], 0
+    one = driver.init_state(engine, llm.core.params, *rows.row(request, shape, CAPACITY))
+    one, _, _ = driver.prefill(engine, llm.core.params, one, 0, len(prompt) - 1)
     for batch in range(-(-NUM_DRAWS // BATCH)):
         keys = jax.random.split(row_key(batch), BATCH)
         state = jax.tree.map(lambda leaf: jnp.repeat(leaf, BATCH, axis=0), one)._replace(keys=keys)
-        state, _, _ = driver.prefill(engine, llm.params, state, len(prompt) - 1, 1)
-        state, infos, _ = driver.generate(engine, llm.params, state, 8, 1, 8)
+        state, _, _ = driver.prefill(engine, llm.core.params, state, len(prompt) - 1, 1)
+        state, infos, _ = driver.generate(engine, llm.core.params, state, 8, 1, 8)
         texts += state.text.tokens[:, len(prompt) : limit].tolist()
         drafted += int((infos.num_drafted[0] > 0).sum())
     return prompt, joints(texts[:NUM_DRAWS]), drafted / len(texts)

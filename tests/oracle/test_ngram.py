@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax.audit.philox import Noise
+from specjax.core.types import Text
 from specjax.drafters.ngram import lookup
-from specjax.types import Text
 
 NUM_CASES, LONGEST = 20_000, 48
 SETTINGS = ((1, 1, 3), (1, 3, 3), (2, 4, 5), (5, 5, 4), (3, 3, 1), (1, 5, 8))  # min, max, K

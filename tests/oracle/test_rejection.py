@@ -2,7 +2,7 @@
 
 import pytest
 
-from specjax.audit.batches import KINDS, edge, make, save, say
+from specjax.audit.batches import KINDS, edge, emit, make, save
 
 NUM_BATCHES = 1000
 
@@ -21,7 +21,7 @@ def test_the_kernel_emits_what_vllms_emits(theirs, compared):
     accepted = drafted = 0
     for seed in range(NUM_BATCHES):
         batch = make(seed)
-        said = say(batch)
+        said = emit(batch)
         assert said == theirs[seed], f"batch {seed}, {KINDS[seed % len(KINDS)]}"
         accepted += sum(len(row) - 1 for row in said)
         drafted += int(batch.counts.sum())
@@ -37,4 +37,4 @@ def test_the_kernel_emits_what_vllms_emits(theirs, compared):
 def test_at_equality_vllm_accepts_and_we_do_not(theirs):
     """u q < p is strict here, so that u = 0 never accepts p = 0; vLLM takes p / q >= u."""
     assert theirs[-1] == [[0, 1]]
-    assert say(edge()) == [[1]]
+    assert emit(edge()) == [[1]]

@@ -14,9 +14,9 @@ import pytest
 
 from specjax.audit.philox import Noise
 from specjax.bundled import BUNDLED, prompts
-from specjax.drafters import suffix, suffix_guess, suffix_index
-from specjax.engine.tokenizer import load_tokenizer
-from specjax.types import Text
+from specjax.core.types import Text
+from specjax.drafters import suffix, suffix_draft, suffix_index
+from specjax.engine.text.tokenizer import load_tokenizer
 from tests.oracle.prompts import read
 from tests.oracle.recordings import digest
 
@@ -124,7 +124,7 @@ forget = jax.jit(functools.partial(suffix_index.extend, one=suffix_index.forget)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def ask(setting: Setting, own, common, tokens, ends) -> suffix_guess.Guess:
+def ask(setting: Setting, own, common, tokens, ends) -> suffix_draft.SuffixDraft:
     """Speculate in every world at once: each has a row of both indexes."""
     text = Text(tokens, ends, ends, ends, ends * 0)
     context, known = suffix.recent(text, setting.max_tree_depth)
@@ -134,10 +134,10 @@ def ask(setting: Setting, own, common, tokens, ends) -> suffix_guess.Guess:
     def best(index, nodes):
         nodes, least = jnp.where(known, nodes, suffix_index.NONE), setting.min_token_prob
         limits = jnp.asarray(budget), setting.depth, least, setting.use_tree_spec
-        return suffix_guess.guess(index, nodes, *limits)
+        return suffix_draft.draft_from_matches(index, nodes, *limits)
 
     found = best(own, own.active[:, : known.shape[1]])
-    return suffix_guess.better(found, best(common, suffix_index.match(common, context)))
+    return suffix_draft.higher_scoring(found, best(common, suffix_index.match(common, context)))
 
 
 def ours(setting: Setting, drawn: Lives) -> list[list]:
@@ -177,7 +177,7 @@ def ours(setting: Setting, drawn: Lives) -> list[list]:
     return said
 
 
-def collect(said: list[list], guess: suffix_guess.Guess) -> None:
+def collect(said: list[list], guess: suffix_draft.SuffixDraft) -> None:
     """Add one draft to every world, as the oracle writes it."""
     tokens, parents, probs, valid, scores, matches = jax.device_get(guess)
     for world, drafts in enumerate(said):

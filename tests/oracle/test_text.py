@@ -9,11 +9,11 @@ import pytest
 
 from specjax import LLM, SamplingParams
 from specjax.bundled import HEADS as SHIPPED_HEADS
-from specjax.engine import report
+from specjax.core.metrics import SpecDecodeCounters, Vector
+from specjax.core.topology import causal
+from specjax.engine import output_processor
 from specjax.engine.corpus import Corpus
-from specjax.metrics import SpecDecodeCounters, Vector
 from specjax.oracle.ask import TABLE_DRAFTS, table
-from specjax.topology import causal
 from tests.oracle.prompts import read
 
 K, NUM_TOKENS, MAX_MODEL_LEN = 3, 64, 512
@@ -70,13 +70,13 @@ def job(method: str) -> dict:
 
 def logprobs(llm: LLM, tokens: list[int]) -> np.ndarray:
     """Score what follows a text under our target: teacher forcing, [V]."""
-    target, length = llm.engine.target, len(tokens)
+    target, length = llm.core.engine.target, len(tokens)
     cache = target.init_cache(1, length)
     positions = jnp.arange(length)[None]
     output, _ = target.forward(
-        llm.params.target, jnp.asarray([tokens]), positions, causal(length), cache, length
+        llm.core.params.target, jnp.asarray([tokens]), positions, causal(length), cache, length
     )
-    logits = target.logits(llm.params.target, output.hidden[:, -1])
+    logits = target.logits(llm.core.params.target, output.hidden[:, -1])
     return np.asarray(jax.nn.log_softmax(logits[0]))
 
 
@@ -184,11 +184,11 @@ def test_drafts_from_what_others_said_are_vllms(vllm, compared):
     llm = LLM("bundled", speculative_config=config, max_model_len=MAX_MODEL_LEN, max_num_seqs=1)
     said, drafts, params = [], [], []
     for prompt in prompts:
-        llm.corpus = Corpus(24, 10_000, 1 << 16, said)
+        llm.core.corpus = Corpus(24, 10_000, 1 << 16, said)
         *_, last = llm.stream({"prompt_token_ids": prompt}, SamplingParams(**GREEDY))
-        last.progress.cut(NUM_TOKENS - len(last.progress.rounds[-1].tokens))
-        said.append(list(last.progress.tokens))
-        drafts.append([[at, draft] for at, draft in report.drafts(last.progress)])
+        last.request_state.cut(NUM_TOKENS - len(last.request_state.rounds[-1].tokens))
+        said.append(list(last.request_state.tokens))
+        drafts.append([[at, draft] for at, draft in output_processor.drafts(last.request_state)])
         params.append({**GREEDY, "max_tokens": len(said[-1])})
     shared = {**job("plain"), "prompts": prompts, "speculative_config": config}
     shared["engine"] = {"max_model_len": MAX_MODEL_LEN, "max_num_seqs": 1}

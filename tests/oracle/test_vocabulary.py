@@ -2,7 +2,7 @@
 
 from specjax import LLM, SamplingParams
 from specjax.bundled import prompts, resolve
-from specjax.engine.tokenizer import load_tokenizer
+from specjax.engine.text.tokenizer import load_tokenizer
 
 K, NUM_PROMPTS, PROMPT_LENGTH, NUM_TOKENS = 4, 8, 28, 48
 CONFIG = {

@@ -45,9 +45,9 @@ def offline(pair):
 def deployment(pair) -> Iterator[Deployment]:
     """Serve the tiny model; whoever makes an application of it leaves the service running."""
     llm = make_llm(pair.target)
-    service = Service(llm, max_waiting=QUEUE)
+    service = Service(llm.core, max_waiting=QUEUE)
     service.warm_up()
-    yield Deployment(llm=llm, service=service, names=("tiny", "alias"), max_queued=QUEUE)
+    yield Deployment(service=service, names=("tiny", "alias"), max_queued=QUEUE)
     service.close(drain=False)
 
 
@@ -92,7 +92,7 @@ def call(application, runner):
             "client": ("test", 1),
             "headers": [(k.replace("_", "-").encode(), v.encode()) for k, v in given.items()],
         }
-        found = SimpleNamespace(status=0, body=b"")
+        found = SimpleNamespace(status=0, body=b"", headers=())
 
         async def run() -> None:
             parts = [{"type": "http.request", "body": content, "more_body": False}]
@@ -106,7 +106,7 @@ def call(application, runner):
 
             async def send(message):
                 if message["type"] == "http.response.start":
-                    found.status = message["status"]
+                    found.status, found.headers = message["status"], tuple(message["headers"])
                 else:
                     found.body += message.get("body", b"")
 
@@ -114,6 +114,6 @@ def call(application, runner):
             done.set()
 
         runner.run(run())
-        return Reply(found.status, found.body)
+        return Reply(found.status, found.body, found.headers)
 
     return ask

@@ -38,6 +38,11 @@ class Reply(NamedTuple):
 
     status: int
     body: bytes
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+    def header(self, name: str) -> str | None:
+        """Return the value of a header; None if it is absent."""
+        return dict(self.headers).get(name.encode(), b"").decode() or None
 
     def json(self) -> Any:
         """Return the body of a whole answer."""

@@ -2,13 +2,13 @@
 
 import pytest
 
-from specjax.bench.client import Load, Told, load
+from specjax.bench.client import Load, TimedCompletion, load
 from specjax.bench.serve import (
     latency_rows,
     long_load,
-    say_where_time_goes,
-    take_turns,
+    print_time_split,
     throughput_rows,
+    time_servers,
 )
 
 PROMPTS = [[7, 8, 9], [20, 30], [5] * 12]
@@ -18,25 +18,25 @@ FIXED = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
 def test_the_client_hears_the_offline_texts_and_the_servers_times(url, offline):
     expected = [one.text for one in offline(PROMPTS, max_tokens=12, ignore_eos=True)]
     done = load(url, [{"prompt": prompt, **FIXED} for prompt in PROMPTS], 2)
-    assert [one.text for one in done.told] == expected
-    assert [one.num_tokens for one in done.told] == [12] * 3
+    assert [one.text for one in done.completions] == expected
+    assert [one.num_tokens for one in done.completions] == [12] * 3
     assert done.speed == 36 / done.seconds
-    for one in done.told:
+    for one in done.completions:
         assert 0 < one.first <= one.seconds <= done.seconds
-    told = []
-    say_where_time_goes("these", [done], told.append)
-    assert all(part in told[0] for part in ("queue", "prompt", "decoding", "HTTP and client"))
+    lines = []
+    print_time_split("these", [done], lines.append)
+    assert all(part in lines[0] for part in ("queue", "prompt", "decoding", "HTTP and client"))
 
 
 def test_servers_take_turns_and_the_first_round_does_not_count(url):
     said, bodies = [], [{"prompt": [7, 8], **FIXED, "max_tokens": 2}] * 3
     servers = {"specjax": url, "again": url}
-    loads = take_turns(servers, bodies, 2, 1, said.append, num_requests=3)
+    loads = time_servers(servers, bodies, 2, 1, said.append, num_requests=3)
     assert [len(found) for found in loads.values()] == [1, 1]
-    assert len(loads["specjax"][0].told) == 8  # four times the concurrency
+    assert len(loads["specjax"][0].completions) == 8  # four times the concurrency
     names = [line.split(", ")[1].split(":")[0] for line in said]
     assert names == ["specjax", "again", "specjax", "again"]
-    assert len(long_load("specjax", url, bodies, said.append, num_requests=5).told) == 5
+    assert len(long_load("specjax", url, bodies, said.append, num_requests=5).completions) == 5
 
 
 def test_what_does_not_stream_is_an_error(url):
@@ -46,8 +46,8 @@ def test_what_does_not_stream_is_an_error(url):
 
 def test_rows_compare_medians_and_tails():
     def loads(speeds, firsts, text="a"):
-        told = [Told(text, 10, first, 1.0, {}) for first in firsts]
-        return [Load(told, 10 * len(told) / speed) for speed in speeds]
+        done = [TimedCompletion(text, 10, first, 1.0, {}) for first in firsts]
+        return [Load(done, 10 * len(done) / speed) for speed in speeds]
 
     found = {
         "specjax": loads([30, 50, 40], [0.1] * 99 + [0.2]),

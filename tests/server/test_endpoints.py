@@ -7,6 +7,7 @@ import time
 import pytest
 
 from specjax import __version__
+from specjax.readers.metrics import fetch, observe, read_metrics
 from tests.server.conftest import CONFIG, MAX_MODEL_LEN
 
 WORDS = "import os\nimport sys\nimport re\nimport "
@@ -41,7 +42,8 @@ def test_a_completion_is_the_offline_one_with_its_metrics(complete, offline):
     assert choice["token_ids"] == list(expected.token_ids)
     assert choice["prompt_token_ids"] == IDS
     assert choice["finish_reason"] == expected.finish_reason
-    assert answer["usage"] == {"prompt_tokens": 8, "completion_tokens": 24, "total_tokens": 32}
+    counts = {"prompt_tokens": 8, "completion_tokens": 24, "total_tokens": 32}
+    assert answer["usage"] == {**counts, "prompt_tokens_details": {"cached_tokens": 0}}
     told = answer["metrics"]["speculative_decoding"]
     assert told == {**expected.spec_decode_metrics.to_dict(), "num_spec_tokens": 3}
     assert told["num_accepted_draft_tokens"] > 0
@@ -130,7 +132,7 @@ def test_a_stop_string_and_a_stop_token_end_the_text(complete):
 
 def test_a_chat_is_its_template_completed(complete, call, deployment, offline):
     turns = [{"role": "system", "content": "a"}, {"role": "user", "content": "import os\nimport"}]
-    tokenizer = deployment.llm.get_tokenizer()
+    tokenizer = deployment.service.core.tokenizer
     ids = tokenizer.encode(tokenizer.apply_chat_template(turns), add_special_tokens=False)
     (expected,) = offline([ids], max_tokens=7)
     turns[1]["content"] = [{"type": "text", "text": turns[1]["content"]}]
@@ -168,6 +170,26 @@ def test_the_small_addresses(call):
     assert [model["id"] for model in models] == ["tiny", "alias"]
     assert models[0]["max_model_len"] == MAX_MODEL_LEN
     assert b"<title>specjax</title>" in call("GET", "/").body
+
+
+def test_explain_reads_the_metrics_of_a_live_server(complete, url):
+    """Two scrapes over HTTP, an answer between them: its own counts, and a restart is found."""
+    before = fetch(url)
+    told = complete()["metrics"]["speculative_decoding"]
+    until = time.monotonic() + 10
+    while (seen := observe([before, fetch(url)])).num_requests != 1:  # counted a moment later
+        assert time.monotonic() < until
+    assert seen.num_drafts == told["num_spec_steps"]
+    assert seen.num_draft_tokens == told["num_draft_tokens"]
+    assert seen.num_accepted_tokens == told["num_accepted_draft_tokens"]
+    assert seen.generation_tokens == 24
+    assert seen.model == "tiny"
+    assert seen.running == pytest.approx(1, abs=0.2)
+    assert seen.seconds > 0
+    with pytest.raises(ValueError, match="the scrapes are in the wrong order"):
+        observe([fetch(url), before])
+    with pytest.raises(ValueError, match=r"nothing was generated between .*/metrics"):
+        read_metrics(url, seconds=0.1)
 
 
 def test_metrics_have_vllms_names_and_count(complete, call):

@@ -3,11 +3,11 @@
 import asyncio
 import logging
 
+from specjax.core.metrics import SpecDecodeCounters
 from specjax.engine.service import Stats
-from specjax.metrics import SpecDecodeCounters
 from specjax.server.log import lines, report
 
-IDLE = Stats(0, 0, 4, 4, 0.0, 0, 0, {}, SpecDecodeCounters.zeros(2))
+IDLE = Stats(0, 0, 4, 4, 0.0, 0, 0, {}, 0, (), SpecDecodeCounters.zeros(2))
 BUSY = IDLE._replace(
     running=3,
     waiting=2,
@@ -37,10 +37,10 @@ def test_a_server_at_work_logs_no_prompt(call, deployment, runner, caplog):
 
     async def watch() -> None:
         reporting = asyncio.create_task(report(deployment.service.stats, 0.01))
-        body = {"prompt_token_ids": deployment.llm.get_tokenizer().encode("swordfish")}
-        params = deployment.defaults
-        (ticket,) = deployment.service.submit(body, params)
-        async for _ in ticket:
+        body = {"prompt_token_ids": deployment.service.core.tokenizer.encode("swordfish")}
+        params = deployment.default_params
+        (stream,) = deployment.service.submit(body, params)
+        async for _ in stream:
             pass
         await asyncio.sleep(0.05)
         reporting.cancel()

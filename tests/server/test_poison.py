@@ -8,9 +8,9 @@ import jax
 import pytest
 
 from specjax import LLM
-from specjax.config import ModelConfig
 from specjax.engine.service import Service
 from specjax.models.build import init_params
+from specjax.models.config import ModelConfig
 from specjax.server.app import create_app
 from specjax.server.deployment import Deployment
 from specjax.weights.save import save_model
@@ -40,11 +40,11 @@ def poisoned(pair, tmp_path_factory):
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(Path(pair.target) / name, folder)
     llm = LLM(str(folder), max_num_seqs=4)
-    embedding = llm.params.target["embed_tokens"]  # files with such weights are refused
+    embedding = llm.core.params.target["embed_tokens"]  # files with such weights are refused
     embedding["weight"] = embedding["weight"].at[POISON].set(float("nan"))
-    service = Service(llm, max_waiting=64)
+    service = Service(llm.core, max_waiting=64)
     with running(
-        create_app(Deployment(llm=llm, service=service, names=("tiny",), max_queued=64)),
+        create_app(Deployment(service=service, names=("tiny",), max_queued=64)),
         lifespan="on",
     ) as url:
         yield url

@@ -8,10 +8,10 @@ from scipy.special import softmax
 
 from specjax import theory
 from specjax.bench.plain_chain import addressed, plain_chain
+from specjax.core.types import Params
 from specjax.simulate import Pair, chain, correlated_pair, exact_tokens_per_step
 from specjax.simulate.chain import run
 from specjax.simulate.noise import noise_key
-from specjax.types import Params
 
 ALPHAS, TEMPERATURES, DEPTHS = (0.3, 0.8), (0.6, 1.0), (0, 1, 4)
 PAIR = correlated_pair(ALPHAS, 16)

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import sampling as s
 from specjax import theory
+from specjax.core import sampling as s
+from specjax.core.types import Sampling
 from specjax.theory.acceptance import warp
 
 P = np.array([[0.5, 0.3, 0.2], [1.0, 0.0, 0.0], [0.1, 0.1, 0.8]])
@@ -70,7 +71,7 @@ def test_laws_are_warped_as_the_sampler_warps_them(top_p, top_k):
     logits = np.random.default_rng(7).normal(size=(4, 12)) * 2
     temperatures = np.array([0.0, 0.5, 1.0, 1.7])
     mine = warp(np, logits, temperatures[:, None], top_p, top_k)
-    sampling = s.Sampling(
+    sampling = Sampling(
         temperature=jnp.asarray(temperatures, jnp.float32),
         max_draft=jnp.zeros(4, jnp.int32),
         stop_ids=jnp.full((4, 1), 12),
@@ -78,7 +79,7 @@ def test_laws_are_warped_as_the_sampler_warps_them(top_p, top_k):
         top_p=jnp.full(4, top_p, jnp.float32),
     )
     ours = jnp.asarray(logits, jnp.float32)[:, None]
-    law = s.law(s.truncate(ours, sampling), sampling)[:, 0]
+    law = s.compute_probs(s.truncate(ours, sampling), sampling)[:, 0]
     np.testing.assert_allclose(mine, law, atol=2e-6)
 
 

@@ -140,7 +140,7 @@ def test_markov_tokens_walk_the_states():
     ("call", "said"),
     [
         (lambda: theory.multi_draft_acceptance(P, Q, 0), "k must be"),
-        (lambda: theory.multi_draft_acceptance(P, Q[:3] / Q[:3].sum(), 2), "one law"),
+        (lambda: theory.multi_draft_acceptance(P, Q[:3] / Q[:3].sum(), 2), "one distribution"),
         (lambda: theory.optimal_transport_acceptance(P, Q, 20), "outcomes to enumerate"),
         (lambda: theory.block_verification_tokens([P], [Q, Q]), "level i needs shape"),
         (lambda: theory.mixture_tokens([0.5], [0.9], 3), "w must sum to 1"),

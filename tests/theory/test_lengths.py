@@ -149,7 +149,7 @@ def test_jit_and_vmap_go_through_whatever_x64_says():
         (lambda: theory.accepted_per_step(0.5, -1), "K must be at least 0, got -1"),
         (lambda: theory.draft_acceptance_ratio(0.5, 0), "K must be at least 1"),
         (lambda: theory.alpha_from_ratio(1.5, 3), "r must be"),
-        (lambda: theory.alpha_from_length(4.5, 3), "K \\+ 1 - L must be"),
+        (lambda: theory.alpha_from_length(4.5, 3), "L must be at most K \\+ 1 = 4"),
         (lambda: theory.alpha_from_length(0.5, 3), "L must be at least 1"),
         (lambda: theory.tokens_adaptive([0.5, 0.4], 0.5), "len_pmf must sum to 1, got 0.9"),
         (lambda: theory.tokens_from_ratio(-1, 0.5), "mean_drafted"),
@@ -161,3 +161,15 @@ def test_jit_and_vmap_go_through_whatever_x64_says():
 def test_what_is_no_probability_length_or_law_is_refused(call, said):
     with pytest.raises(ValueError, match=said):
         call()
+
+
+def test_what_computes_in_numpy_says_so_under_a_gradient():
+    for call in (
+        lambda x: theory.alpha_from_length(x, 4),
+        lambda x: theory.alpha_from_ratio(x, 4),
+        lambda x: theory.multi_draft_acceptance(jnp.stack([x, 1 - x]), [0.5, 0.5], 2),
+    ):
+        with pytest.raises(TypeError, match="traced by JAX, and this function computes in NumPy"):
+            jax.grad(call)(0.5)
+    with pytest.raises(ValueError, match=r"L must be at most K \+ 1 = 6, .* got 7"):
+        theory.alpha_from_length(7, 5)

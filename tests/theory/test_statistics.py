@@ -122,7 +122,7 @@ def test_the_expected_distance_of_a_sample_from_its_own_law_is_exact():
         (lambda: theory.acceptance_ci_clustered([1, 1], [2, 1], [0, 1]), "drafted - accepted"),
         (lambda: theory.distribution_test([1, 1], [0.5, 0.6]), "p must sum to 1"),
         (lambda: theory.distribution_test([0, 0], [0.5, 0.5]), "number of draws"),
-        (lambda: theory.samples_for_chi2(LAW, LAW), "difference of the laws"),
+        (lambda: theory.samples_for_chi2(LAW, LAW), "difference of the distributions"),
         (lambda: theory.samples_for_chi2([1.0, 0.0], [0.5, 0.5]), "a single one"),
         (lambda: theory.samples_for_tv(3, 0, 0.1), "eps"),
     ],

@@ -131,3 +131,14 @@ def test_the_gradient_by_draft_logits_moves_the_draft_towards_the_target():
 def test_negative_costs_and_impossible_chances_are_refused(call, said):
     with pytest.raises(ValueError, match=said):
         call()
+
+
+def test_where_alpha_is_c_no_k_gains_and_long_drafts_are_found():
+    for alpha in (0.3, 0.5, 0.9):
+        assert theory.optimal_k(alpha, alpha) == 0  # rounding errors are no gain
+    assert theory.optimal_k(0.99, 0.01) == 113
+
+
+def test_a_round_that_costs_nothing_is_refused():
+    with pytest.raises(ValueError, match="the cost of a round, must be at least"):
+        theory.speedup(0.8, 4, 0.0, 0.0)

@@ -124,6 +124,7 @@ def test_the_tools_numbers_are_their_definitions():
     assert said["vLLM", "acceptance rate at position 1"] == pytest.approx(2 / 3)
     assert said["SGLang", "spec_accept_length"] == pytest.approx((5 + 4) / 4)
     assert said["SGLang", "spec_accept_rate"] == pytest.approx(5 / 6)
+    assert said["SGLang", "spec_accept_rate with its own token"] == pytest.approx(9 / 10)
     assert said["EAGLE", "tau"] == pytest.approx((3 + 2 + 1 + 1) / 4)
     assert said["EAGLE", "0-alpha"] == pytest.approx(1.0)
     assert said["EAGLE", "1-alpha"] == pytest.approx(2 / 3)

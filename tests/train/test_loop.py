@@ -9,9 +9,9 @@ import numpy as np
 import optax
 import pytest
 
-from specjax.cache import advance
+from specjax.core.cache import keep
+from specjax.core.topology import causal
 from specjax.models.build import build_target, init_params
-from specjax.topology import causal
 from specjax.train.loop import causal_logits, learning_rates, make_step, matrices
 from specjax.train.losses import cross_entropy, distillation, divergence
 from specjax.train.options import TrainConfig, differences, model_config
@@ -54,7 +54,7 @@ def test_training_scores_a_text_as_inference_does(chunk, tokens, params):
     def score(token, cache):
         positions = cache.lengths[:, None]
         output, cache = target.forward(params, token, positions, causal(1), cache, 24)
-        return target.logits(params, output.hidden)[:, 0], advance(cache, jnp.ones(4, jnp.int32))
+        return target.logits(params, output.hidden)[:, 0], keep(cache, None, jnp.ones(4, jnp.int32))
 
     logits, cache = score_all(target, params, tokens[:, :-1], chunk), target.init_cache(4, 24)
     for i in range(24):

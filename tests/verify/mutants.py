@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import specjax.verify
 
 FOLDER = Path(specjax.verify.__file__).parent
-MODULES = ("noise", "laws", "verdict", "walk", "rejection", "rejection_tree", "block")
+MODULES = ("noise", "probs_rule", "verdict", "walk", "rejection", "rejection_tree", "block")
 MODULES += ("typical", "entropy", "synthetic")
 FLIPS = {  # the nearest other comparison, and the opposite one
     ast.Lt: (ast.LtE, ast.GtE),

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import sampling as s
 from specjax.audit.cases import KINDS, random_cases
-from specjax.audit.exact import exact_law
+from specjax.audit.exact import exact_distribution
 from specjax.audit.request import plain_request, repeat
-from specjax.topology import chain_parents
-from specjax.types import Draft, Rule
+from specjax.core import sampling as s
+from specjax.core.topology import chain_parents
+from specjax.core.types import Draft, Rule
 from tests.verify.mutants import FOLDER, MODULES, NONE, Nest
 
 SIZE, K, TREE = 4, 2, (0, 0, 0, 1)
@@ -24,7 +24,7 @@ def law(nest: Nest, number: int, rule: Rule, *, over: float = 1.0, **how: Any) -
     p_tree, q_tree = random_cases(len(KINDS), SIZE, K)
     plain = plain_request(p_tree, K)
     marked = plain._replace(text=plain.text._replace(limits=jnp.full(1, number, jnp.int32)))
-    found = exact_law(armed(nest, rule, over), p_tree, q_tree, K, request=marked, **how)
+    found = exact_distribution(armed(nest, rule, over), p_tree, q_tree, K, request=marked, **how)
     return np.concatenate([leaf.ravel() for leaf in found])
 
 
@@ -38,7 +38,7 @@ def armed(nest: Nest, rule: Rule, over: float) -> Rule:
                 draft = draft._replace(probs=over * draft.probs)
             return rule.verify(noise, draft, logits, text, sampling, depth)
 
-        nest.armed[rule, over] = Rule(rule.address, verify)
+        nest.armed[rule, over] = Rule(rule.draw_noise, verify)
     return nest.armed[rule, over]
 
 
@@ -72,12 +72,12 @@ def looks(nest: Nest):
     synthetic = get["synthetic"]["synthetic"]((0.5, 0.25))
     return {
         "noise": [addresses(nest)],
-        "laws": [lambda n: law(nest, n, rejection)],
+        "probs_rule": [lambda n: law(nest, n, rejection)],
         "verdict": [lambda n: law(nest, n, rejection)],
         "walk": [lambda n: law(nest, n, walk)],
         "rejection": [
             lambda n: law(nest, n, rejection),
-            lambda n: law(nest, n, rejection, told=False),
+            lambda n: law(nest, n, rejection, with_probs=False),
             lambda n: law(nest, n, synthetic),  # refuses where p = q
         ],
         "rejection_tree": [

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax import sampling as s
 from specjax.audit.request import plain_request, repeat
-from specjax.engine.rule_options import from_length
-from specjax.types import Draft
+from specjax.core import sampling as s
+from specjax.core.types import Draft
+from specjax.engine.options.rules import from_length
 from specjax.verify.block import block
 from specjax.verify.entropy import entropy
 from specjax.verify.noise import Noise, by_round, by_token
@@ -165,5 +165,5 @@ def test_greedy_rows_draw_no_noise(address):
         noise = address(keys, request.text, draft, sampling, V)
         assert (noise.accept.any() and noise.recover.all()) == drawn
         assert noise.accept.any() == noise.recover.any() == drawn
-    measured = synthetic(RATES).address(keys, request.text, draft, request.sampling, V)
+    measured = synthetic(RATES).draw_noise(keys, request.text, draft, request.sampling, V)
     assert measured.accept.any()  # greedy or not, acceptance is by rate

@@ -7,16 +7,17 @@ import sys
 import jax
 import numpy as np
 import pytest
-import tiny
 import torch
 import transformers
 from safetensors.torch import load_file
 
 from specjax.weights.convert import convert
-from specjax.weights.heads import load_head, read_head_config
+from specjax.weights.head_configs import read_head_config
+from specjax.weights.heads import load_head
 from specjax.weights.hf_config import read_config
 from specjax.weights.load import load_params
 from tests.checkpoints.cycle import build
+from tests.weights import tiny
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@ import json
 import shutil
 
 import pytest
-import tiny
 import torch
 from safetensors.torch import load_file, save_file
 
 from specjax.weights import load
 from specjax.weights.hf_config import read_config
+from tests.weights import tiny
 
 UP = "model.layers.1.mlp.up_proj.weight"
 
@@ -67,16 +67,19 @@ def edit_index(folder, change):
         (lambda t: t.update({UP: t[UP].double()}), rf"{UP} is F64; store these as F32"),
         (
             lambda t: t.update({UP: t[UP].to(torch.float8_e4m3fn)}),
-            rf"{UP} is F8_E4M3; use the checkpoint as it was before quantization",
+            rf"{UP} is F8_E4M3; config.json does not say how they are quantized",
         ),
-        (lambda t: t.update({UP: t[UP].to(torch.int8)}), rf"{UP} is I8; .* store these as BF16"),
+        (
+            lambda t: t.update({UP: t[UP].to(torch.int8)}),
+            rf"{UP} is I8; .* use the checkpoint as it was before",
+        ),
         (lambda t: [t.pop(n) for n in list(t) if "mlp" in n], r"missing 6: .*, and 1 more"),
         (lambda t: (t.pop(UP), t.update(extra=torch.ones(1))), rf"missing 1: {UP}; unexpected 1"),
     ],
 )
 def test_names_and_shapes_are_checked_before_data(folder, change, message, monkeypatch):
     edit(folder, change)
-    monkeypatch.setattr(load, "read_chunks", lambda *_: pytest.fail("data was read"))
+    monkeypatch.setattr(load, "read_tensor", lambda *_: pytest.fail("data was read"))
     refuse(folder, message)
 
 
@@ -108,7 +111,13 @@ def test_an_untied_model_needs_its_head(folder):
 
 
 @pytest.mark.parametrize(
-    "change", [{"hidden_size": 96}, {"num_hidden_layers": 1}, {"num_key_value_heads": 4}], ids=str
+    "change",
+    [
+        {"hidden_size": 96},
+        {"num_hidden_layers": 1, "layer_types": None},
+        {"num_key_value_heads": 4},
+    ],
+    ids=str,
 )
 def test_a_config_of_another_size_is_an_error(folder, change):
     tiny.edit_config(folder, **change)

@@ -11,7 +11,8 @@ from safetensors.numpy import load_file, save_file
 
 from specjax import LLM, SamplingParams
 from specjax.models.build import build_stages
-from specjax.weights.heads import load_head, read_head_config
+from specjax.weights.head_configs import read_head_config
+from specjax.weights.heads import load_head
 from specjax.weights.hf_config import read_config
 from specjax.weights.load import load_params
 from tests.checkpoints.cycle import build
@@ -70,8 +71,8 @@ def test_a_reduced_vocabulary_says_which_row_each_token_has(built, target):
     params = load(built["eagle3_reduced"], "eagle3", target)
     stored = load_file(built["eagle3_reduced"] / "model.safetensors")
     tokens = np.arange(len(stored["d2t"])) + stored["d2t"]
-    np.testing.assert_array_equal(np.asarray(params["say"])[tokens], np.arange(len(tokens)))
-    assert (np.asarray(params["say"])[~stored["t2d"]] == len(tokens)).all()
+    np.testing.assert_array_equal(np.asarray(params["vocab_rows"])[tokens], np.arange(len(tokens)))
+    assert (np.asarray(params["vocab_rows"])[~stored["t2d"]] == len(tokens)).all()
 
 
 @pytest.mark.parametrize(
@@ -90,7 +91,7 @@ def test_a_reduced_vocabulary_says_which_row_each_token_has(built, target):
             "of a target that has 8",
         ),
         ("eagle3", "eagle3", {"num_aux_hidden_states": 2}, "num_aux_hidden_states is 2"),
-        ("eagle3", "eagle3", {"num_hidden_layers": 2}, "num_hidden_layers must be 1"),
+        ("eagle3", "eagle3", {"num_hidden_layers": 2}, "missing .* layers"),
         ("eagle3", "eagle3_reduced", {"draft_vocab_size": 200}, "misshapen"),
         ("medusa", "medusa", {"truncated_vocab_size": 257}, "=257 is more than vocab_size=256"),
         ("medusa", "medusa", {"truncated_vocab_size": 99}, "needs token_map, .* got nothing"),
@@ -148,7 +149,9 @@ def test_medusa_of_a_reduced_vocabulary_names_its_tokens_only(built, target, tmp
     stages = build_stages(config)
     hidden = np.random.default_rng(7).standard_normal((5, HIDDEN)).astype(np.float32)
     for stage in range(3):
-        _, logits = stages.step(params, jnp.asarray(hidden), None, stage)
+        _, logits = stages.step(
+            params, jnp.asarray(hidden), jnp.zeros(len(hidden), jnp.int32), stage
+        )
         x = hidden @ weights[f"blocks.{stage}.layers.0.weight"].T
         head = {"shared": weights["lm_heads.0.weight"], "target's": target[1]["lm_head"]["weight"]}
         full = (hidden + x / (1 + np.exp(-x))) @ np.asarray(
@@ -180,6 +183,6 @@ def test_an_mlp_speculator_is_found_by_its_config_and_leaves_the_text(built, tmp
         LLM(built["target"], speculative_config=config, max_model_len=64)
         for config in (None, {"model": str(folder)})
     )
-    assert llm.speculative_config.num_speculative_tokens == STAGES
+    assert llm.core.speculative_config.num_speculative_tokens == STAGES
     said, spoken = (one.generate(prompt, params, use_tqdm=False) for one in (plain, llm))
     assert said[0].outputs[0].token_ids == spoken[0].outputs[0].token_ids

@@ -1,14 +1,17 @@
 """config.json in both of transformers' generations, and every fact that is refused."""
 
+import dataclasses
 import json
+from pathlib import Path
 
 import pytest
-import tiny
 import transformers
 
-from specjax.config import Llama3Scaling
-from specjax.weights.hf_config import parse_config, read_config
+from specjax.models.config import Llama3Scaling, Rope
+from specjax.weights.hf_config import architectures_table, parse_config, read_config
+from tests.weights import tiny
 
+REPOSITORY = Path(__file__).parents[2]
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
     "vocab_size": 64,
@@ -46,7 +49,7 @@ def of(architecture, **facts):
 )
 def test_both_generations_of_rope_mean_the_same(rope):
     config = parse_config(LLAMA | rope)
-    assert (config.rope_theta, config.rope_scaling) == (5e5, EXPECTED)
+    assert (config.rope.theta, config.rope.scaling) == (5e5, EXPECTED)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +57,7 @@ def test_both_generations_of_rope_mean_the_same(rope):
 )
 def test_plain_rope_is_the_default(rope):
     config = parse_config(LLAMA | rope)
-    assert (config.rope_theta, config.rope_scaling) == (10000.0, None)
+    assert config.rope == Rope()
 
 
 def test_what_is_unsaid_follows_transformers():
@@ -77,7 +80,7 @@ def test_what_is_unsaid_follows_transformers():
         ({"head_dim": 16}, {"head_dim": 16}),
         ({"max_position_embeddings": 77}, {"max_position_embeddings": 77}),
         ({"rms_norm_eps": 1e-5}, {"norm_eps": 1e-5}),
-        ({"rope_theta": 7}, {"rope_theta": 7.0}),
+        ({"rope_theta": 7}, {"rope": Rope(theta=7.0)}),
         ({"attention_bias": True}, {"qkv_bias": True, "output_bias": True, "mlp_bias": False}),
         ({"mlp_bias": True}, {"qkv_bias": False, "output_bias": False, "mlp_bias": True}),
         ({"tie_word_embeddings": True}, {"tie_word_embeddings": True}),
@@ -131,39 +134,44 @@ QWEN_WINDOW = of(
 
 
 @pytest.mark.parametrize("raw", [MISTRAL_WINDOW, QWEN_WINDOW], ids=["mistral", "qwen2"])
-def test_a_sliding_window_is_refused_only_where_it_is_reached(raw):
+def test_a_sliding_window_is_computed_only_where_it_is_reached(raw):
     for length in (None, 51):
-        with pytest.raises(ValueError, match=r"sliding_window = 50 .*max_model_len <= 50"):
-            parse_config(raw, max_model_len=length)
-    assert parse_config(raw, max_model_len=50)
-    assert parse_config(raw | {"use_sliding_window": False})
-    assert parse_config(raw | {"sliding_window": None})
+        config = parse_config(raw, max_model_len=length)
+        first = raw.get("max_window_layers", 0)
+        windows = [config.kind(layer).window for layer in range(config.num_layers)]
+        assert windows == [None] * first + [50] * (config.num_layers - first)
+    plain = parse_config(raw, max_model_len=50)
+    assert plain.layers == ()
+    assert parse_config(raw | {"use_sliding_window": False}) == plain
+    assert parse_config(raw | {"sliding_window": None}) == plain
 
 
 def test_qwen_layers_below_max_window_layers_see_everything():
-    assert parse_config(QWEN_WINDOW | {"max_window_layers": 3})
-    with pytest.raises(ValueError, match="sliding_window"):
-        parse_config(QWEN_WINDOW | {"layer_types": ["sliding_attention", "full_attention"]})
-    assert parse_config(QWEN_WINDOW | {"layer_types": ["full_attention"] * 3})
+    assert not parse_config(QWEN_WINDOW | {"max_window_layers": 3}).layers
+    types = ["sliding_attention"] + ["full_attention"] * 2
+    kinds = parse_config(QWEN_WINDOW | {"layer_types": types}).layers
+    assert [kind.window for kind in kinds] == [50, None, None]
+    with pytest.raises(ValueError, match="layer_types names 2 of 3 layers"):
+        parse_config(QWEN_WINDOW | {"layer_types": types[:2]})
+    assert not parse_config(QWEN_WINDOW | {"layer_types": ["full_attention"] * 3}).layers
 
 
 def test_mistral_that_says_nothing_has_transformers_window():
     raw = of("MistralForCausalLM", num_key_value_heads=2)
-    with pytest.raises(ValueError, match="sliding_window = 4096"):
-        parse_config(raw)
-    assert parse_config(raw, max_model_len=4096)
+    assert parse_config(raw).kind(0).window == 4096
+    assert not parse_config(raw, max_model_len=4096).layers
 
 
 @pytest.mark.parametrize(
     ("facts", "message"),
     [
-        ({"layer_types": ["sliding_attention"] * 3}, "sliding_window"),
+        ({"layer_types": ["sliding_attention"] * 3}, "lacks sliding_window"),
         ({"layer_types": ["linear_attention"] * 3}, "layer_types = .*linear_attention"),
         ({"rope_scaling": {"type": "yarn"}}, "lacks factor"),
         ({"rope_scaling": {"type": "yarn", "factor": 0.5}}, "need factor >= 1"),
         ({"rope_scaling": {"type": "yarn", "factor": 2.0, "mscale": 1.0}}, "go together"),
         ({"rope_scaling": {"type": "yarn", "attention_factor": 2.0}}, "attention_factor = 2.0"),
-        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type = 'linear'"),
+        ({"rope_scaling": {"type": "linear", "factor": 0.0}}, "need factor > 0"),
         ({"rope_scaling": {"rope_type": "dynamic"}}, "rope_type = 'dynamic'"),
         ({"rope_parameters": {"rope_type": "longrope"}}, "rope_type = 'longrope'"),
         ({"rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 2]}}, "mrope_section = "),
@@ -178,7 +186,7 @@ def test_mistral_that_says_nothing_has_transformers_window():
         ({"num_experts": 8}, "num_experts = 8"),
         ({"num_local_experts": 8}, "num_local_experts = 8"),
         ({"n_routed_experts": 64}, "n_routed_experts = 64"),
-        ({"quantization_config": {"quant_method": "awq"}}, "quantization_config = .*awq"),
+        ({"quantization_config": {"quant_method": "awq"}}, "quantization_config.bits = None"),
         ({"vision_config": {"depth": 2}}, "vision_config"),
         ({"audio_config": {"depth": 2}}, "audio_config"),
         ({"text_config": {"depth": 2}}, "text_config"),
@@ -190,6 +198,10 @@ def test_mistral_that_says_nothing_has_transformers_window():
         ({"architectures": None, "model_type": "foo"}, "model_type 'foo'.*known are"),
         ({"hidden_size": None}, "lacks hidden_size"),
         ({"hidden_size": "32"}, "hidden_size must be a number, got '32'"),
+        ({"rms_norm_eps": float("inf")}, "rms_norm_eps must be finite, got inf"),
+        ({"rms_norm_eps": -1e-6}, "rms_norm_eps must not be negative"),
+        ({"rope_theta": float("inf")}, "rope_theta must be finite, got inf"),
+        ({"rope_theta": 0.0}, "RoPE needs theta > 0"),
         ({"vocab_size": 0}, "vocab_size must be at least 1, got 0"),
         ({"num_attention_heads": 0}, "num_heads must be at least 1, got 0"),
         ({"num_key_value_heads": 3}, "num_heads 4 is not a multiple of num_kv_heads 3"),
@@ -228,10 +240,12 @@ def test_opt_s_other_shapes_are_refused_by_name(facts, message):
         ({"rope_interleave": False}, "rope_interleave = False"),
         ({"attention_bias": True}, "attention_bias = True"),
         ({"num_key_value_heads": 2}, "num_key_value_heads = 2"),
-        ({"num_local_experts": 8}, "num_local_experts = 8"),
+        (
+            {"num_local_experts": 8, "n_routed_experts": 16},
+            "n_routed_experts = 16, but|but n_routed_experts = 8",
+        ),
         ({"n_routed_experts": 63}, "equal groups of at least 2.*n_routed_experts=63"),
         ({"num_experts_per_tok": 200}, "num_experts_per_tok is not within the chosen groups"),
-        ({"n_shared_experts": 0}, "n_shared_experts"),
         ({"kv_lora_rank": 0}, "latent attention must be at least 1"),
     ],
     ids=str,
@@ -242,9 +256,13 @@ def test_deepseek_s_other_shapes_are_refused_by_name(facts, message):
 
 
 def test_deepseek_that_says_little_has_transformers_sizes():
-    config, theirs = parse_config(of("DeepseekV3ForCausalLM")), transformers.DeepseekV3Config()
-    for record in (config.latent, config.experts):
-        assert vars(record) == {name: getattr(theirs, name) for name in vars(record)}
+    config = parse_config(of("DeepseekV3ForCausalLM", num_hidden_layers=5))
+    theirs = transformers.DeepseekV3Config()
+    for record in filter(None, (config.latent, config.experts)):
+        given = {k: v for k, v in dataclasses.asdict(record).items() if hasattr(theirs, k)}
+        assert given == {name: getattr(theirs, name) for name in given}
+        assert len(given) >= 5
+    assert config.mixtures == (False,) * 3 + (True,) * 2
 
 
 def test_facts_another_architecture_ignores_are_refused():
@@ -264,8 +282,8 @@ def test_old_and_new_files_of_a_variant_read_alike(variant, tmp_path):
     tiny.save(tiny.reference(variant)[0], tmp_path)
     config, raw = read_config(tmp_path)
     rope = raw.pop("rope_parameters", None) or {}
-    theta = {"rope_theta": rope.pop("rope_theta")} if "rope_theta" in rope else {}
-    old = raw | theta | {"rope_scaling": rope if rope.get("rope_type") != "default" else None}
+    outer = {key: rope.pop(key) for key in ("rope_theta", "partial_rotary_factor") if key in rope}
+    old = raw | outer | {"rope_scaling": rope if rope.get("rope_type") != "default" else None}
     assert parse_config(old) == config
 
 
@@ -284,3 +302,73 @@ def test_a_missing_file_is_an_error(tmp_path):
 def test_the_raw_file_comes_back_as_it_stands(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(LLAMA | {"eos_token_id": [1, 2]}))
     assert read_config(tmp_path)[1] == LLAMA | {"eos_token_id": [1, 2]}
+
+
+# Keys of a config.json that change nothing about logits.
+HARMLESS = {
+    *("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "eod_token_id"),
+    *("initializer_range", "init_std", "use_cache", "transformers_version", "model_type"),
+    *("attention_dropout", "activation_dropout", "dropout", "resid_pdrop", "embd_pdrop"),
+    *("layerdrop", "router_aux_loss_coef", "output_router_logits", "router_jitter_noise"),
+    *("pretraining_tp", "num_mtp_layers", "num_nextn_predict_layers", "ep_size"),
+    *("output_hidden_states", "output_attentions", "return_dict", "chunk_size_feed_forward"),
+    *("id2label", "label2id", "problem_type", "name_or_path", "_name_or_path", "dtype"),
+    *("attn_implementation", "_attn_implementation", "is_decoder", "use_return_dict"),
+    *("cross_attention_hidden_size", "qk_head_dim"),
+}
+QWEN = ("qwen2", "qwen2-tied", "qwen3", "qwen3-biased", "qwen3-yarn", "qwen3-moe")
+UNREAD = {  # keys that a class reads only where another key says so, or not at all
+    "max_window_layers": QWEN,
+    "sliding_window": QWEN,
+    "use_sliding_window": QWEN,
+    "_sliding_window_pattern": ("gemma3",),  # with layer_types
+    "rope_parameters.short_factor": ("phi3",),  # texts are longer than the original length
+    "head_dim": ("deepseek", "deepseek-yarn"),
+    "rms_norm_eps": ("opt", "opt-untied", "opt-unbiased"),
+}
+
+
+def written(variant):
+    """Return a variant's config.json, with every key that transformers has for it."""
+    architecture, facts = tiny.VARIANTS[variant]
+    config = getattr(transformers, architecture).config_class(**facts)
+    raw = json.loads(config.to_json_string(use_diff=False))
+    return raw | {"architectures": [architecture]}
+
+
+def mutants(raw, path=()):
+    """Yield (key, config.json) with one value changed, also inside of its dictionaries."""
+    for key, value in raw.items():
+        if isinstance(value, dict) and key not in HARMLESS:
+            for name, inner in mutants(value, (*path, key)):
+                yield name, raw | {key: inner}
+            continue
+        if isinstance(value, bool):
+            other = not value
+        elif isinstance(value, (int, float)):
+            other = value * 2 + 1
+        elif isinstance(value, list):
+            other = value[::-1] if value[::-1] != value else [*value[1:], "other"]
+        else:
+            other = 3 if value is None else "other"
+        yield ".".join((*path, key)), raw | {key: other}
+
+
+@pytest.mark.parametrize("variant", tiny.VARIANTS)
+def test_every_key_is_computed_or_refused_by_name(variant):
+    raw = written(variant)
+    config, ignored = parse_config(raw), []
+    for key, changed in mutants(raw):
+        if key in HARMLESS or variant in UNREAD.get(key, ()):
+            continue
+        try:
+            same = parse_config(changed) == config
+        except ValueError:
+            continue
+        if same:
+            ignored.append(key)
+    assert not ignored, f"{variant}: ignored are {ignored}"
+
+
+def test_the_page_about_models_names_what_loads():
+    assert architectures_table() in (REPOSITORY / "docs/guide/models.md").read_text()

@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
 import torch
 from safetensors.torch import load_file, save_file
 
 from specjax.models.build import shapes
 from specjax.weights.hf_config import read_config
 from specjax.weights.load import load_params
+from tests.weights import tiny
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_weights_go_where_they_are_sent(plain):
 
 
 def test_a_tensor_larger_than_the_buffer_arrives_whole(plain, monkeypatch):
-    monkeypatch.setattr("specjax.weights.safetensors_file.CHUNK_BYTES", 100)
+    monkeypatch.setattr("specjax.weights.reader.PIECE", 100)
     folder, config, params = plain
     assert_same(load_params(folder, config), params)
 

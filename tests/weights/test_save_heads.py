@@ -8,18 +8,11 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from specjax.config import FeatureConfig, MedusaConfig, ModelConfig, SpeculatorConfig
-from specjax.engine.speculative import infer_method
+from specjax.engine.options.methods import infer_method
 from specjax.models.build import init_params
-from specjax.weights.heads import (
-    assemble,
-    lent,
-    load_head,
-    name,
-    paths,
-    read_head,
-    read_head_config,
-)
+from specjax.models.config import FeatureConfig, MedusaConfig, ModelConfig, SpeculatorConfig
+from specjax.weights.head_configs import read_head_config
+from specjax.weights.heads import assemble, lent, load_head, name, paths, read_head
 from specjax.weights.save_heads import save_head
 
 VOCAB, SIZE = 64, 16
@@ -73,7 +66,7 @@ def owned(config, target):
     own = {
         name(path): value.astype(jnp.bfloat16).astype(jnp.float32)
         for path, value in fresh.items()
-        if path not in shared and path != ("say",)
+        if path not in shared and path != ("vocab_rows",)
     }
     if getattr(config, "tied", False):
         own = {k: v for k, v in own.items() if ".0." in k or k == "stages.1.proj.weight"}
@@ -99,9 +92,11 @@ def test_a_head_is_read_back_as_it_was_written(kind, tmp_path):
     for path in own:
         np.testing.assert_array_equal(read[path], own[path])
     params = load_head(tmp_path / "head", method, config, target)
-    say = params.get("say")
+    vocab_rows = params.get("vocab_rows")
     for one, other in zip(
-        jax.tree.leaves(params), jax.tree.leaves(assemble(config, own, target, say)), strict=True
+        jax.tree.leaves(params),
+        jax.tree.leaves(assemble(config, own, target, vocab_rows)),
+        strict=True,
     ):
         np.testing.assert_array_equal(one, other)
 

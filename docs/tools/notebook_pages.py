@@ -1,0 +1,86 @@
+"""Pages of the notebooks, with their outputs and figures."""
+
+import base64
+import re
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+ESCAPES = re.compile(r"\x1b\[[0-9;]*m")  # colours of a terminal
+MAGIC = re.compile(r"^%.*\n?", re.MULTILINE)
+
+
+def sources(root: Path) -> list[Path]:
+    """Return the notebooks' sources in order."""
+    return sorted((root / "notebooks").glob("*.py"))
+
+
+def title(source: Path) -> str:
+    """Return a notebook's title: its first heading."""
+    text = source.read_text(encoding="utf-8")
+    return next(line[4:] for line in text.splitlines() if line.startswith("# # "))
+
+
+def navigation(root: Path) -> list:
+    """Return the notebooks' part of the navigation."""
+    entries = [{title(one): f"notebooks/{one.stem}.md"} for one in sources(root)]
+    return ["notebooks/index.md", *entries]
+
+
+def pages(root: Path, executed: Path) -> dict[str, str | bytes]:
+    """Return the notebooks' pages and figures by their paths.
+
+    Raises FileNotFoundError for a notebook that was not executed: `make docs` does it.
+    """
+    lines = ["# Notebooks", "", INTRODUCTION, ""]
+    lines += [f"- [{title(one)}]({one.stem}.md)" for one in sources(root)]
+    found: dict[str, str | bytes] = {"notebooks/index.md": "\n".join([*lines, ""])}
+    for one in sources(root):
+        notebook = nbformat.read(executed / f"{one.stem}.ipynb", as_version=4)
+        text, figures = convert(notebook, one.stem)
+        found[f"notebooks/{one.stem}.md"] = text
+        found |= {f"notebooks/{name}": image for name, image in figures.items()}
+    return found
+
+
+INTRODUCTION = """\
+Each asks a question, derives the formula, writes it in JAX, compares the two and draws one figure;
+three puzzles follow. What you see below each cell was computed when these pages were built. To run
+them yourself: `pip install 'specjax[notebooks]'`, then `jupyter lab notebooks` (open a file with
+*Open with, Notebook*), or open them in VS Code. Each ends with a summary in Chinese."""
+
+
+def convert(notebook: Any, stem: str) -> tuple[str, dict[str, bytes]]:
+    """Return an executed notebook as Markdown, and its figures by their paths."""
+    parts: list[str] = []
+    figures: dict[str, bytes] = {}
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            parts.append(cell.source)
+            continue
+        code = MAGIC.sub("", cell.source).strip()
+        if code:
+            parts.append(f"```python\n{code}\n```")
+        for output in cell.outputs:
+            parts += show(output, stem, figures)
+    return "\n\n".join([*parts, ""]), figures
+
+
+def show(output: Any, stem: str, figures: dict[str, bytes]) -> list[str]:
+    """Return an output of a cell as Markdown; its image joins the figures."""
+    if output.output_type == "stream":
+        return [block(output.text)] if output.name == "stdout" else []
+    data = output.get("data", {})
+    if "image/png" in data:
+        name = f"{stem}/figure_{len(figures) + 1}.png"
+        figures[name] = base64.b64decode(data["image/png"])
+        return [f"![figure {len(figures)}]({name})"]
+    if "text/html" in data:
+        return [f'<div class="output">{data["text/html"]}</div>']
+    return [block(data["text/plain"])] if "text/plain" in data else []
+
+
+def block(text: str) -> str:
+    """Return printed text as a block of its own kind."""
+    return f"``` {{ .text .output }}\n{ESCAPES.sub('', text).rstrip()}\n```"

@@ -1,0 +1,193 @@
+"""``specjax train shards``, and a ``specjax train`` command for each kind of head."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from specjax.bundled import resolve
+from specjax.models.config import HEAD_KINDS
+from specjax.train.features import SourceConfig, open_shards, write_shards
+from specjax.train.head_options import HeadTrainConfig, taps_of
+from specjax.train.heads import train_head
+from specjax.train.interrupt import until_interrupted
+from specjax.weights.hf_config import read_config
+
+COMMANDS = {"mlp" if kind == "mlp_speculator" else kind: kind for kind in HEAD_KINDS}
+
+Target = Annotated[str, typer.Option(help="Hugging Face folder of the target.")]
+Batch = Annotated[int, typer.Option(help="Sequences per step, and per shard.")]
+Context = Annotated[int, typer.Option(help="Tokens per sequence.")]
+Own = Annotated[int, typer.Option(help="Of them, the last ones the target says by itself.")]
+Temperature = Annotated[float, typer.Option(help="At which it says them.")]
+Seed = Annotated[int, typer.Option(help="Of the order of text, and of first weights.")]
+Batches = Annotated[int, typer.Option(help="Different batches to learn from.")]
+HeldOut = Annotated[int, typer.Option(help="Batches to measure on.")]
+PyFiles = Annotated[
+    Path | None, typer.Option(help="Folder of .py files; else this Python's standard library.")
+]
+
+
+def shards(
+    out: Annotated[Path, typer.Option(help="Folder of the shards.")],
+    target: Target = "bundled",
+    layers: Annotated[
+        str | None, typer.Option(help="Tapped layers, as 2,4,5,8; else all that heads tap.")
+    ] = None,
+    batch: Batch = 8,
+    context: Context = 256,
+    own: Own = 128,
+    temperature: Temperature = 0.5,
+    batches: Batches = 400,
+    held_out: HeldOut = 8,
+    seed: Seed = 0,
+    source: PyFiles = None,
+) -> None:
+    """Write a target's hidden states to shards that every kind of head can learn from."""
+    config = SourceConfig(
+        target=target,
+        layers=all_taps(target) if layers is None else tuple(map(int, layers.split(","))),
+        batch=batch,
+        context=context,
+        own=own,
+        temperature=temperature,
+        num_batches=batches,
+        num_held_out=held_out,
+        seed=seed,
+        source=None if source is None else str(source),
+    )
+    with until_interrupted(out):
+        written = write_shards(config, out)
+    typer.echo(f"{out}: {batches} + {held_out} shards, {written} of them written now")
+
+
+def all_taps(target: str) -> tuple[int, ...]:
+    """Return all layers that some kind of head taps."""
+    facts, _ = read_config(resolve(target), dtype="float32")
+    return tuple(sorted({layer for kind in HEAD_KINDS for layer in taps_of(kind, facts)}))
+
+
+def head_command(kind: str) -> Callable:
+    """Return the command that trains one kind of head."""
+
+    def command(
+        out: Annotated[Path, typer.Option(help="Folder of the run; the head goes to OUT/model.")],
+        shards: Annotated[
+            Path | None,
+            typer.Option(help="Folder of `specjax train shards`; else extracted as it goes."),
+        ] = None,
+        steps: Annotated[int | None, typer.Option(help="How many, or give --minutes.")] = None,
+        minutes: Annotated[
+            float | None, typer.Option(help="How long; turned into steps by a measurement.")
+        ] = None,
+        loss: Annotated[
+            list[str] | None,
+            typer.Option(help="kl, cross_entropy, tv or feature, or NAME=WEIGHT; may be repeated."),
+        ] = None,
+        unroll: Annotated[
+            int, typer.Option(help="Tokens drafted ahead in training (medusa, mlp: ever).")
+        ] = 4,
+        decay: Annotated[float, typer.Option(help="Weight of a position in the one before.")] = 0.8,
+        intermediate: Annotated[
+            int | None, typer.Option(help="Width of the block's MLP; else the target's.")
+        ] = None,
+        heads: Annotated[
+            int | None, typer.Option(help="Attention heads of the block; else the target's.")
+        ] = None,
+        kv_heads: Annotated[
+            int | None, typer.Option(help="Its heads of keys and values; else the target's.")
+        ] = None,
+        draft_vocab: Annotated[
+            int | None,
+            typer.Option(
+                help="Its own vocabulary: so many frequent tokens (eagle3, peagle, dflash, dspark)."
+            ),
+        ] = None,
+        layers: Annotated[
+            int, typer.Option(help="Of dflash, dspark, peagle; residual ones of a Medusa head.")
+        ] = 2,
+        mask_token: Annotated[
+            int, typer.Option(help="Of the same three: the token that stands for one to draft.")
+        ] = 0,
+        markov_rank: Annotated[int, typer.Option(help="Of dspark's Markov head.")] = 64,
+        start: Annotated[
+            Path | None, typer.Option(help="Folder of such a head, to go on from its weights.")
+        ] = None,
+        first_batch: Annotated[
+            int, typer.Option(help="Where to begin in the source: 0, or after an earlier run.")
+        ] = 0,
+        learning_rate: Annotated[float, typer.Option(help="At the end of the warm-up.")] = 4e-3,
+        optimizer: Annotated[
+            str, typer.Option(help="muon, or adamw: cheaper steps where batches are small.")
+        ] = "muon",
+        eval_every: Annotated[int, typer.Option(help="Steps between held-out losses.")] = 100,
+        target: Target = "bundled",
+        batch: Batch = 8,
+        context: Context = 256,
+        own: Own = 128,
+        temperature: Temperature = 0.5,
+        batches: Batches = 400,
+        held_out: HeldOut = 8,
+        seed: Seed = 0,
+        source: PyFiles = None,
+        resume: Annotated[
+            bool, typer.Option(help="Go on with the run OUT holds, if it is the same one.")
+        ] = True,
+    ) -> None:
+        data = SourceConfig(
+            target=target,
+            layers=all_taps(target),
+            batch=batch,
+            context=context,
+            own=own,
+            temperature=temperature,
+            num_batches=batches,
+            num_held_out=held_out,
+            seed=seed,
+            source=None if source is None else str(source),
+        )
+        config = HeadTrainConfig(
+            kind=kind,
+            out=str(out),
+            source=data if shards is None else open_shards(shards).config,
+            steps=steps,
+            minutes=minutes,
+            losses=read_losses(loss or ["kl"]),
+            unroll=unroll,
+            decay=decay,
+            intermediate_size=intermediate,
+            num_heads=heads,
+            num_kv_heads=kv_heads,
+            draft_vocab_size=draft_vocab,
+            num_layers=layers,
+            mask_token_id=mask_token,
+            markov_rank=markov_rank,
+            start=None if start is None else str(start),
+            first_batch=first_batch,
+            learning_rate=learning_rate,
+            optimizer=optimizer,
+            eval_every=eval_every,
+            seed=seed,
+        )
+        with until_interrupted(out / "checkpoints"):
+            trained = train_head(config, shards, resume=resume)
+        typer.echo(
+            f"{trained.folder}: held-out loss {trained.held_out_loss:.4f}, the lowest, "
+            f"at step {trained.step}"
+        )
+
+    command.__doc__ = f"Train a head of kind {kind} on a target's hidden states."
+    return command
+
+
+def read_losses(given: list[str]) -> dict[str, float]:
+    """Return weights by loss from NAME or NAME=WEIGHT. Raises ValueError for a wrong weight."""
+    losses = {}
+    for word in given:
+        name, equals, weight = word.partition("=")
+        try:
+            losses[name] = float(weight) if equals else 1.0
+        except ValueError:
+            raise ValueError(f"the weight of a loss must be a number, got {word!r}") from None
+    return losses

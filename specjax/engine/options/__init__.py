@@ -1,0 +1,1 @@
+"""vLLM's options: sampling parameters and the speculative config, with their checks."""

@@ -1,0 +1,59 @@
+"""``Programs``: the compiled programs of a loop, each for a shape of the plan."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from specjax.core.sampling import Sampling
+from specjax.core.types import Engine, Params, State, Text
+from specjax.engine import rows
+from specjax.engine.driver import Driver
+from specjax.engine.plan import Plan, ProgramTier
+from specjax.engine.rows import Request
+
+
+@dataclass(eq=False)
+class Programs:
+    """What a loop's programs have in common: engine, weights, shapes and device.
+
+    Args:
+        engine: its window and numbers of log probabilities are set by the plan.
+        params: on the driver's device.
+        schedule: the engine for each number of running requests.
+    """
+
+    engine: Engine
+    params: Params
+    plan: Plan
+    schedule: Sequence[Engine]
+    driver: Driver
+
+    def new_state(self, laid_out: tuple[Text, Sampling, jax.Array], window: int) -> State:
+        """Return the state of new rows, allocated on the device for a window."""
+        engine = self.engine._replace(window=window)
+        return self.driver.init_state(engine, self.params, *laid_out)
+
+    def stack_sampling(self, requests: Sequence[Request], tier: ProgramTier) -> Sampling:
+        """Return the sampling parameters of requests as device arrays, one row for each."""
+        each = [rows.sampling_row(request, tier.layout) for request in requests]
+        stacked = jax.tree.map(lambda *leaves: np.concatenate(leaves), *each)
+        return self.driver.place(self.params, stacked)
+
+    def prefill_engine(self, window: int, scored: bool) -> Engine:
+        """Return the prefill engine for this window, with prompt log probabilities or without."""
+        return self.engine._replace(
+            window=window,
+            num_logprobs=self.plan.prefill_tier.num_logprobs,
+            num_prompt_logprobs=self.plan.num_prompt_logprobs if scored else None,
+        )
+
+    def decode_engine(self, num_running: int, window: int, tier: ProgramTier) -> Engine:
+        """Return the decode engine for this number of running requests, window and tier."""
+        engine = self.scheduled(num_running)
+        return engine._replace(window=window, num_logprobs=tier.num_logprobs)
+
+    def scheduled(self, num_running: int) -> Engine:
+        """Return the engine whose K the schedule gives for this number of running requests."""
+        return self.schedule[min(num_running, len(self.schedule)) - 1]

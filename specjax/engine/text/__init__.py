@@ -1,0 +1,1 @@
+"""Text and token ids: tokenizers, streaming detokenization, chat templates, vocabularies."""

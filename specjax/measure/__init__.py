@@ -1,0 +1,1 @@
+"""Measuring: taking turns, generating load, and streaming completions over HTTP."""

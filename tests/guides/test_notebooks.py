@@ -1,0 +1,62 @@
+"""Every notebook runs from top to bottom, offline, and is kept without outputs."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jupytext
+import nbformat
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.py"))
+# Jupyter warns about itself and leaves sockets to the garbage collector: it runs in a process
+# of its own, so that warnings stay errors in this one.
+SCRIPT = FOLDER.parent / "docs" / "tools" / "execute_notebook.py"
+SECONDS = float(os.environ.get("SPECJAX_NOTEBOOK_SECONDS", "120"))  # per notebook
+
+
+def environment() -> dict[str, str]:
+    """Return the process's environment, with the tests' compile cache, if any."""
+    cache = jax.config.jax_compilation_cache_dir
+    if not cache:
+        return dict(os.environ)
+    kept = {"JAX_COMPILATION_CACHE_DIR": str(cache)}
+    return os.environ | kept | {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+
+
+def test_there_are_notebooks():
+    assert {path.stem[:2] for path in NOTEBOOKS} == {f"{number:02}" for number in range(1, 12)}
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_runs(path, tmp_path):
+    result = tmp_path / "executed.ipynb"
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), str(path), str(result)],
+        env=environment(), timeout=SECONDS, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout  # the cell and its traceback
+    cells = nbformat.read(result, as_version=4).cells
+    outputs = [out for cell in cells for out in cell.get("outputs", ())]
+    assert any("image/png" in out.get("data", {}) for out in outputs), "no figure was shown"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_source_is_text_without_outputs(path):
+    source = path.read_text(encoding="utf-8")
+    assert "image/png" not in source
+    notebook = jupytext.reads(source, fmt="py:percent")
+    assert notebook.cells[0].cell_type == "markdown"
+    assert notebook.cells[0].source.startswith("# ")
+    for cell in notebook.cells:
+        assert not cell.get("outputs")
+        assert cell.get("execution_count") is None
+    assert "中文摘要" in source
+
+
+def test_no_executed_notebook_is_kept():
+    assert not list(FOLDER.rglob("*.ipynb"))

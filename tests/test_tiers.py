@@ -1,0 +1,29 @@
+"""`make test` leaves out tests that exist, and no law, golden or proof among them."""
+
+from pathlib import Path
+
+import pytest
+
+from tests import tiers
+
+ROOT = Path(__file__).parent.parent
+KEPT = "tests/laws/", "tests/verify/", "tests/oracle/test_laws.py", "tests/core/"
+
+
+@pytest.mark.parametrize("name", tiers.SLOW)
+def test_what_is_slow_exists_and_is_no_law(name):
+    path, _, test = name.partition("::")
+    assert not name.startswith(KEPT)
+    assert (ROOT / path).exists(), path
+    if test:
+        assert f"def {test.split('[')[0]}(" in (ROOT / path).read_text()
+
+
+def test_a_name_is_a_file_a_test_or_one_of_its_parameters(monkeypatch):
+    monkeypatch.setattr(
+        tiers, "SLOW", ("tests/a.py", "tests/b.py::test_b", "tests/c.py::test_c[1]")
+    )
+    for name in ("tests/a.py::test_x", "tests/b.py::test_b[2]", "tests/c.py::test_c[1]"):
+        assert tiers.is_slow(name)
+    for name in ("tests/ab.py::test_x", "tests/b.py::test_bc", "tests/c.py::test_c[12]"):
+        assert not tiers.is_slow(name)
