@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from specjax.core import sampling as s
 from specjax.core.types import Drafter, Rule
 from specjax.drafters.grow import pick
-from specjax.drafters.none import chain
+from specjax.drafters.none import chain, stateless
 from specjax.verify import noise as v
 from specjax.verify.rejection import rejection
 
@@ -46,10 +46,4 @@ def drafted_by_token_index(num_speculative_tokens: int) -> Drafter:
         valid = jnp.ones(drafted.shape, bool)
         return chain(text, drafted, valid, jnp.concatenate(probs, axis=1)), state
 
-    return Drafter(
-        init=lambda params, batch_size, capacity: (),
-        propose=propose,
-        observe=lambda params, state, text, observation, window: state,
-        depth=depth,
-        nodes=depth + 1,
-    )
+    return stateless(propose, depth)

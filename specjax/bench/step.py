@@ -25,7 +25,7 @@ from specjax.core import cache as kv
 from specjax.core import decode
 from specjax.core.sampling import row_key
 from specjax.core.types import RUNNING, Drafter, Engine, Params, PyTree, Sampling, State, Text
-from specjax.drafters.none import chain
+from specjax.drafters.none import chain, stateless
 from specjax.measure.turns import median_in_turns
 from specjax.models.build import build_target, init_params
 from specjax.verify.walk import walk
@@ -94,13 +94,7 @@ def fixed_chain(depth: int) -> Drafter:
         tokens = jnp.zeros((text.tokens.shape[0], depth), jnp.int32)
         return chain(text, tokens, jnp.ones_like(tokens, dtype=bool)), state
 
-    return Drafter(
-        init=lambda params, batch_size, capacity: (),
-        propose=propose,
-        observe=lambda params, state, text, seen, window: state,
-        depth=depth,
-        nodes=depth + 1,
-    )
+    return stateless(propose, depth)
 
 
 def engine(setting: Setting, nodes: int) -> Engine:

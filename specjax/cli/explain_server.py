@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from specjax.cli.modelled import read_modelled
+
 if TYPE_CHECKING:
     from specjax.readers.observation import Latency, Observation
     from specjax.theory.intervals import Interval
     from specjax.theory.modelled import ModelledServer
-    from specjax.theory.roofline import ModelCost
     from specjax.traces.causes import Cause
     from specjax.traces.gain import Gain
 
@@ -64,28 +65,12 @@ def model_server(
 
     Raises ValueError if one of --hardware and --model is missing, or for unknown values.
     """
-    from specjax.theory.modelled import ModelledServer, parse_hardware
-
     if hardware is None or model is None:
         if hardware is not None or model is not None or draft is not None:
             raise ValueError("a roofline needs both --hardware and --model CONFIG.json.")
         return None
-    device, number = parse_hardware(hardware)
-    if context is None:
-        context = context_of(seen)
-    own = None if draft is None else read_cost(draft)
-    return ModelledServer(device, read_cost(model), own, context, number)
-
-
-def read_cost(path: Path) -> "ModelCost":
-    """Return the cost of the model that a config.json describes. Raises ValueError, naming it."""
-    from specjax.host.files import read_json_object
-    from specjax.theory import model_cost
-
-    try:
-        return model_cost(read_json_object(path), path.parent.name or path.stem)
-    except ValueError as error:
-        raise ValueError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
+    context = context_of(seen) if context is None else context
+    return read_modelled(model, hardware, draft, context)
 
 
 def context_of(seen: "Observation") -> float:

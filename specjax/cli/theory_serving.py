@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from specjax.cli.errors import plainly
+from specjax.cli.modelled import read_modelled
 from specjax.cli.theory import Alpha, Cost, K, theory
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def batch(
     """Print the speedup by batch size on a roofline, and where memory ends."""
     from specjax.theory import tokens_per_step
 
-    server = read_server(config, hardware, draft, context)
+    server = read_modelled(config, hardware, draft, context)
     tokens, most = float(tokens_per_step(alpha, k)), server.most_rows()
     table = Table("batch", f"speedup of K = {k}", "bounds", title=server.hardware.name)
     for rows in BATCHES:
@@ -90,11 +91,11 @@ def plan(
     ] = None,
 ) -> None:
     """Say which K at which load, what gain, and how many devices an objective needs."""
-    from specjax.theory.plan import Load, devices_needed, steady
+    from specjax.theory.plan import Load, devices_needed, safest, steady
 
     limit = parse_slo(slo)
     load, ks = Load(rps, input_tokens, output_tokens), range(k_max + 1)
-    server = read_server(config, hardware, draft, input_tokens + output_tokens / 2)
+    server = read_modelled(config, hardware, draft, input_tokens + output_tokens / 2)
     best = devices_needed(server, load, alpha, ks, limit)
     console = Console(highlight=False)
     title = f"{rps:g} requests/s of {input_tokens:g} + {output_tokens:g} tokens, alpha {alpha:g}"
@@ -114,9 +115,7 @@ def plan(
     loads = Table("requests/s", "best K", "batch", "TPOT", "gain over K = 0", title="Under load")
     for share in (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 4.0):
         states = steady(chosen, load._replace(rps=share * rps), alpha, ks)
-        worst = [one.tpot.high if one.tpot.high == one.tpot.high else math.inf for one in states]
-        one = states[worst.index(min(worst))]
-        loads.add_row(f"{share * rps:g}", *plan_row(one, limit)[1:5])
+        loads.add_row(f"{share * rps:g}", *plan_row(safest(states), limit)[1:5])
     console.print(loads)
     print_assumptions(server, console)
     if out is not None:
@@ -168,18 +167,6 @@ def parse_slo(text: str) -> float:
             if name == "tpot" and 0 < seconds < math.inf:
                 return seconds
     raise ValueError(f"--slo must be tpot=NUMBERms or tpot=NUMBERs, got {text!r}")
-
-
-def read_server(
-    config: Path, hardware: str, draft: Path | None, context: float
-) -> "ModelledServer":
-    """Return the server that files and names describe."""
-    from specjax.cli.explain_server import read_cost
-    from specjax.theory.modelled import ModelledServer, parse_hardware
-
-    device, number = parse_hardware(hardware)
-    own = None if draft is None else read_cost(draft)
-    return ModelledServer(device, read_cost(config), own, context, number)
 
 
 def print_assumptions(server: "ModelledServer", console: Console) -> None:

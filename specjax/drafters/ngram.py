@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from specjax.core.types import Drafter, Text
-from specjax.drafters.none import chain
+from specjax.drafters.none import chain, stateless
 
 
 @functools.cache
@@ -28,13 +28,7 @@ def ngram(num_speculative_tokens: int, prompt_lookup_max: int, prompt_lookup_min
         proposed, valid = lookup(text, depth, prompt_lookup_max, prompt_lookup_min)
         return chain(text, proposed, valid), state
 
-    return Drafter(
-        init=lambda params, batch_size, capacity: (),
-        propose=propose,
-        observe=lambda params, state, text, observation, window: state,
-        depth=depth,
-        nodes=depth + 1,
-    )
+    return stateless(propose, depth)
 
 
 def lookup(

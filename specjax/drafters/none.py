@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from specjax.core.topology import chain_parents
-from specjax.core.types import Draft, Drafter, PyTree, Sampling, Text
+from specjax.core.types import Draft, Drafter, Propose, PyTree, Sampling, Text
 
 
 def chain(
@@ -41,10 +41,15 @@ def observe_only(drafter: Drafter) -> Drafter:
     return drafter._replace(propose=propose, depth=0, nodes=1)
 
 
-none = Drafter(
-    init=lambda params, batch_size, capacity: (),
-    propose=propose,
-    observe=lambda params, state, text, observation, window: state,
-    depth=0,
-    nodes=1,
-)
+def stateless(propose: Propose, depth: int) -> Drafter:
+    """Return the drafter of chains of up to ``depth`` tokens that keeps nothing between rounds."""
+    return Drafter(
+        init=lambda params, batch_size, capacity: (),
+        propose=propose,
+        observe=lambda params, state, text, observation, window: state,
+        depth=depth,
+        nodes=depth + 1,
+    )
+
+
+none = stateless(propose, 0)

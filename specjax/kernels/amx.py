@@ -34,9 +34,8 @@ FEW = 4  # columns: one row's, or a few rows' in bfloat16
 PARTS = {"float32": 3, "bfloat16": 1}  # columns of a row, by its dtype
 # rows that are packed at a time: as columns they stay in the L2 cache, while weights pass by
 MOST_ROWS = {x: 288 // parts for x, parts in PARTS.items()}
-NUM_SUMS, MATRIX, COLUMNS = 4, (4, 5), (6, 7)  # registers: sums 0 to 3, then those read
+MATRIX, COLUMNS = (4, 5), (6, 7)  # registers: sums 0 to 3, then those read
 PAIRS = ir.VectorType(I32, SIDE)  # of bfloat16 numbers
-SECOND_LEVEL = 2  # the cache that weights are prefetched to
 ASK_PERMISSION, TILE_DATA = (158, 0x1023), 18  # arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA)
 
 
@@ -76,7 +75,7 @@ def write_block(module: ir.Module, x: str) -> None:
             with dead:
                 zeros = to.place(out, to.add(to.mul(row, outputs), first), SIZES[x])
                 num_bytes = to.mul(to.sub(last, first), SIZES[x])
-                to.call("llvm.memset.p0.i64", VOID, zeros, I8(0), num_bytes, I1(0))
+                to.clear(zeros, num_bytes)
             with live:
                 number = to.read(I64, count)
                 to.write(row, to.place(rows, number, 8))
@@ -274,7 +273,7 @@ def write_tiles(module: ir.Module, matrices: int, columns: int) -> None:
             for line in range(matrices * SIDE):
                 offset = to.add(to.mul(stride, matrices * SIDE), line * 64)
                 ahead = to.place(w, to.add(to.mul(number, matrices * TILE), offset), 1)
-                to.call("llvm.prefetch.p0", VOID, ahead, I32(0), I32(SECOND_LEVEL), I32(1))
+                to.prefetch(ahead)
     with to.at.if_then(to.less(whole, steps)):  # the last inputs, with zeros behind them
         padded = to.room(ir.ArrayType(PAIRS, matrices * SIDE))
         i = to.mul(whole, STEP)

@@ -99,6 +99,20 @@ class Writer:
         """Load a value of type ``kind`` from an address."""
         return self.at.load(place, align=align, typ=kind)
 
+    def prefetch(self, place: Value) -> None:
+        """Ask for the line at an address, which is read soon, into the L2 cache.
+
+        L1 can wait for few lines at a time: prefetched to it, one row's weights came from memory
+        at 10 to 14 GB/s, as without prefetching; to L2 at 19 to 25, where this machine reads 30
+        (medians, 80 matrices of 3072 x 1024).
+        """
+        reads, second_level, data = I32(0), I32(2), I32(1)
+        self.call("llvm.prefetch.p0", VOID, place, reads, second_level, data)
+
+    def clear(self, place: Value, num_bytes: Value) -> None:
+        """Write zeros to memory."""
+        self.call("llvm.memset.p0.i64", VOID, place, I8(0), num_bytes, I1(0))
+
     def write(self, value: Value, place: Value, align: int | None = None) -> None:
         """Store a value at an address."""
         self.at.store(value, place, align=align)

@@ -15,9 +15,6 @@ from llvmlite import ir
 from specjax.kernels import amx
 from specjax.kernels.call import CountTasks, argument, dim, num_threads, register, result
 from specjax.kernels.ir import (
-    I1,
-    I8,
-    I32,
     I64,
     LANES,
     POINTER,
@@ -37,10 +34,6 @@ BLOCK_ROWS = 96  # of x, which stay in the L2 cache
 MOST_PARTS = 4  # per thread, into which a block of rows' outputs are divided
 TILE_PARTS = 2  # with AMX, where every part packs the rows again; 4 take 10% longer at 64 rows
 TASK = 1 << 16  # multiplications per task, at least
-# The cache that weights are prefetched to. L1 can wait for few lines at a time: prefetched to it,
-# one row's weights came from memory at 10 to 14 GB/s, as without prefetching; to L2 at 19 to 25,
-# where this machine reads 30 (medians, 80 matrices of 3072 x 1024).
-SECOND_LEVEL = 2
 
 
 def linear(
@@ -104,7 +97,7 @@ def write_tile(module: ir.Module, outputs: int, rows: int, weight: str, x: str) 
             to.write(multiply(column(o), row(n), to.read(VECTOR, place)), place)
         for o in range(outputs):  # the weights that the next tile reads
             ahead = to.place(w, to.add(to.mul(outputs + o, size), i), SIZES[weight])
-            to.call("llvm.prefetch.p0", VOID, ahead, I32(0), I32(SECOND_LEVEL), I32(1))
+            to.prefetch(ahead)
 
     whole = to.mul(to.div(size, lanes), lanes)
     with to.loop(0, whole, lanes) as i:
@@ -171,7 +164,7 @@ def write_block(module: ir.Module, weight: str, x: str) -> None:
         with to.at.if_then(to.less(found, 1)), to.loop(n, to.add(n, count)) as row:
             zeros = to.place(out, to.add(to.mul(row, outputs), first), SIZES[x])
             num_bytes = to.mul(to.sub(last, first), SIZES[x])
-            to.call("llvm.memset.p0.i64", VOID, zeros, I8(0), num_bytes, I1(0))
+            to.clear(zeros, num_bytes)
 
     def tiles(width: int) -> None:
         """Write all rows' results, ``width`` outputs at a time; the last ones may be repeated."""

@@ -132,8 +132,13 @@ def devices_needed(
     best = []
     for number in numbers:
         states = steady(server._replace(num_devices=number), load, alpha, ks)
-        worst = [one.tpot.high if one.tpot.high == one.tpot.high else np.inf for one in states]
-        best.append(states[int(np.argmin(worst))])
-        if min(worst) <= slo:
+        best.append(safest(states))
+        if best[-1].tpot.high <= slo:
             break
     return tuple(best)
+
+
+def safest(states: Sequence[Steady]) -> Steady:
+    """Return the first state whose greatest TPOT over all worlds is least."""
+    worst = [float(one.tpot.high) for one in states]
+    return states[int(np.argmin(np.where(np.isnan(worst), np.inf, worst)))]
