@@ -226,7 +226,7 @@ left.get_figure()
 #
 # ## Three puzzles
 #
-# Each is a verifier that somebody has really shipped, from `specjax.audit.zoo` (there are thirty).
+# Each is a verifier that somebody has really shipped, from `specjax.audit.zoo` (there are 35).
 # Read the symptom and the code, find the line, and say *what distribution comes out*.
 
 # %%

@@ -32,22 +32,30 @@ from specjax.audit.one_round import (
     Machine,
     Race,
     Read,
+    Step,
+    compiled,
     machine_for,
-    pick,
     region,
-    step,
     write_race,
 )
-from specjax.audit.prefixes import continued, num_contexts, spell, texts
+from specjax.audit.plain_text import absorbing, after_prompt, plain_sampling, plain_text
+from specjax.audit.prefixes import continued, num_contexts, texts
 from specjax.audit.races import inner_points
-from specjax.audit.request import Request, plain_distribution
+from specjax.audit.request import plain_distribution
 from specjax.audit.verdict_reads import Judged, find_verdicts
 from specjax.core import decode
-from specjax.core.types import RUNNING, Drafter, Engine, Params, Rule, Sampling, State, Text
+from specjax.core.types import (
+    RUNNING,
+    Drafter,
+    Engine,
+    Params,
+    Rule,
+    Sampling,
+    State,
+    Target,
+)
 from specjax.models.toy import markov_target
 
-init_state = jax.jit(decode.init_state, static_argnums=0)
-prefill = jax.jit(decode.prefill, static_argnums=(0, 4))
 LEAST = 1e-15  # the probability below which a cell is dropped
 # What earlier reads say of the noise: by address, its races, or the bounds of a uniform number.
 Known = tuple[tuple[Block, tuple], ...]
@@ -85,16 +93,23 @@ def joint(
     prompt: tuple[int, ...] = (0,),
     sampling: Sampling | None = None,
     rounds: int = 2,
+    target: Target | None = None,
+    reference: Target | None = None,
+    step: Step = decode.step,
 ) -> Joint:
     """Return the exact distribution of the text that a drafter and a rule write together.
 
     Args:
         drafter: as shipped; its models are toys of V tokens.
         rule: the verification rule, as shipped.
-        params: the target's logits [V, V] after each token, and the drafter's parameters.
+        params: of the target, for the default one the logits [V, V] after each token; and of the
+            drafter.
         prompt: token ids.
         sampling: one row's sampling parameters; temperature 1 and nothing else if None.
-        rounds: how many rounds are enumerated; shorter texts are continued by the target.
+        rounds: how many rounds are enumerated; shorter texts are continued by ``reference``.
+        target: what the engine runs, with its cache; a Markov chain without one if None.
+        reference: the target whose plain decoding is the law; ``target`` itself if None.
+        step: runs a round; another one than ``decode.step`` can be a faulty engine.
 
     Raises:
         ValueError: noise is read in a way that cannot be enumerated: not by races and thresholds,
@@ -107,17 +122,18 @@ def joint(
     >>> found.tv < 1e-6
     True
     """
-    size, width = len(params.target), rounds * (drafter.depth + 1)
+    target = markov_target(len(params.target)) if target is None else target
+    size, width = target.vocab_size, rounds * (drafter.depth + 1)
     params = jax.tree.map(
         lambda leaf: jnp.asarray(leaf, jnp.float32) if isinstance(leaf, np.ndarray) else leaf,
         params,
     )
     sampling = plain_sampling(size, drafter.depth) if sampling is None else sampling
     capacity = len(prompt) + 1 + width + drafter.room
-    engine = Engine(markov_target(size), drafter, rule, window=capacity)
+    engine = Engine(target, drafter, rule, window=capacity)
     states = after_prompt(engine, params, prompt, sampling, capacity)
     begin = len(prompt) + 1
-    request = plain_text(states, params, width)
+    request = plain_text(target if reference is None else reference, params, states, width)
     p_tree = absorbing(plain_distribution(request), np.asarray(sampling.stop_ids)[0])
     walks = reads_gumbel_noise(rule, size)
     # a state: (lengths after each round, text) and what is known, with its probability
@@ -125,7 +141,7 @@ def joint(
     masses = np.ones(1)
     doubt = rereads = 0.0
     lengths, cells, first = [], 0, None
-    machine = machine_for(engine, params, states)
+    machine = machine_for(engine, step, params, states)
     for number in range(rounds):
         alive = np.flatnonzero(states.text.reason == RUNNING)
         branches = branches_of(machine, states, alive, names, masses, walks)
@@ -138,7 +154,7 @@ def joint(
         lengths.append(float(share @ (after.text.lengths - before) / share.sum()))
         ended = np.setdiff1d(np.arange(len(masses)), alive)
         kept = pick_rows(states, ended), [names[row] for row in ended], masses[ended]
-        machine = machine_for(engine, params, after)
+        machine = machine_for(engine, step, params, after)
         states, names, masses = merged(
             machine.drawing, after, branches, [names[branch.start][0] for branch in branches], kept,
         )  # fmt: skip
@@ -147,60 +163,21 @@ def joint(
     assert first is not None
     last = by_length(states, names, masses, begin, size, width)
     found = continued(sum_of(last), p_tree, width)[0]
-    target = texts(p_tree, width)[0]
+    plain = texts(p_tree, width)[0]
     apart = [
         abs(continued(last[n], p_tree, width) - continued(first[n], p_tree, width)).sum() / 2
         for n in first
     ]
     return Joint(
-        tv=float(abs(found - target).sum() / 2),
+        tv=float(abs(found - plain).sum() / 2),
         carried=float(sum(apart)),
         doubt=doubt,
         rereads=rereads,
         expected_length=tuple(lengths),
         joint=found,
-        target=target,
+        target=plain,
         cells=cells,
     )
-
-
-def plain_sampling(size: int, K: int) -> Sampling:
-    """Return one row's parameters: temperature 1, no stop id, drafts of K tokens."""
-    one = jnp.ones(1, jnp.int32)
-    return Sampling(jnp.ones(1), one * K, jnp.full((1, 1), size, jnp.int32))
-
-
-def after_prompt(
-    engine: Engine, params: Params, prompt: tuple[int, ...], sampling: Sampling, capacity: int
-) -> State:
-    """Return the state [1] after prefill, whose token is sampled with noise of its own."""
-    tokens = jnp.zeros((1, capacity), jnp.int32).at[0, : len(prompt)].set(jnp.asarray(prompt))
-    start = jnp.full(1, len(prompt), jnp.int32)
-    text = Text(tokens, start, start, jnp.full(1, capacity, jnp.int32), start * 0 + RUNNING)
-    keys = table.recording_keys(1)
-    state = init_state(engine, params, text, sampling, keys)
-    state, _, _ = prefill(engine, params, state, jnp.zeros((), jnp.int32), len(prompt))
-    return jax.device_get(state._replace(keys=None))  # pyright: ignore
-
-
-def plain_text(states: State, params: Params, width: int) -> Request:
-    """Return the request that plain decoding continues by up to ``width`` tokens."""
-    logits = np.asarray(params.target, float)
-    begin = int(states.text.lengths[0])
-    words = spell(len(logits), width - 1)
-    length = (words >= 0).sum(axis=1)
-    last = words[np.arange(len(words)), np.maximum(length - 1, 0)] if width > 1 else words[:, :0]
-    last = np.where(length > 0, last, states.text.tokens[0, begin - 1])
-    text, sampling = pick((states.text, states.sampling), np.zeros(1, int))
-    return Request(logits[last][None], text, sampling)
-
-
-def absorbing(p_tree: np.ndarray, stop_ids: np.ndarray) -> np.ndarray:
-    """Return the tree in which only token 0 follows a stop id: texts that ended go on like that."""
-    size = p_tree.shape[-1]
-    depth = next(k for k in range(len(p_tree[0])) if num_contexts(size, k) == len(p_tree[0]))
-    ended = np.isin(spell(size, depth), stop_ids).any(axis=1)
-    return np.where(ended[None, :, None], np.arange(size) == 0, p_tree)
 
 
 def read_all(reads: tuple[Read, ...], known: Known, size: int) -> tuple[Known, float, bool]:
@@ -229,21 +206,21 @@ def branches_of(
     machine: Machine, states: State, alive: np.ndarray, names: list, masses: np.ndarray,
     walks: bool,
 ) -> list[Branch]:  # fmt: skip
-    """Return every way through a round from every running state."""
+    """Return every way through a round from every running state, found once for equal states."""
     number: dict[bytes, int] = {}
-    text = [states.text.tokens[row, : states.text.lengths[row]].tobytes() for row in alive]
-    owner = [number.setdefault(one, len(number)) for one in text]
+    same = identities(states)
+    owner = [number.setdefault(same[row], len(number)) for row in alive]
     examples = np.array([alive[owner.index(i)] for i in range(len(number))])
     chosen = pick_rows(states, examples)
     drafts = find_drafts(machine, chosen)
     verdicts = find_verdicts(machine, chosen, drafts, walks)
-    by_text: list[list[int]] = [[] for _ in number]
+    of_kind: list[list[int]] = [[] for _ in number]
     for i, one in enumerate(drafts):
-        by_text[one.owner].append(i)
+        of_kind[one.owner].append(i)
     read = functools.cache(functools.partial(read_all, size=machine.size))
     found = []
     for row, kind in zip(alive.tolist(), owner, strict=True):
-        for i in by_text[kind]:
+        for i in of_kind[kind]:
             drafted = drafts[i]
             known, chance, again = read(drafted.reads, names[row][1])
             if chance < LEAST:
@@ -276,7 +253,7 @@ def run_branches(
                     bits[row, machine.slot(block[0]), block[1]] = table.bits_of_points(
                         np.array([point])
                     )[0]
-        after, info = machine.run(step, states, start, bits)
+        after, info = machine.run(compiled(machine.step), states, start, bits)
         for row, branch in enumerate(branches):
             draft, emitted = branch.draft.draft, branch.judged.tokens
             drafted = np.where(draft.valid, draft.tokens, -1)[1:]
@@ -286,6 +263,20 @@ def run_branches(
             wrong[row] += 0.0 if same else 0.5
     assert after is not None
     return after, wrong
+
+
+def identities(states: State) -> list[bytes]:
+    """Return, by row, what target and rule may read: states of which it is equal go on alike.
+
+    A drafter's state is not part of it: it follows from the text.
+    """
+    leaves = jax.tree.leaves((states.cache, states.sampling))
+    return [
+        b"".join([
+            states.text.tokens[row, :length].tobytes(), *(leaf[row].tobytes() for leaf in leaves)
+        ])
+        for row, length in enumerate(states.text.lengths)
+    ]  # fmt: skip
 
 
 def pick_rows(states: State, rows: np.ndarray) -> State:
@@ -303,11 +294,12 @@ def merged(
     """
     number: dict[tuple, int] = {}
     rows, masses, labels = [], [], []
+    same = identities(after)
     for row, branch in enumerate(branches):
         known = tuple(fact for fact in branch.known if fact[0][0] in live)
         length = int(after.text.lengths[row])
         name = (*names[row], length), known
-        key = name, after.text.tokens[row, :length].tobytes()
+        key = name, same[row]
         if key not in number:
             number[key] = len(rows)
             rows.append(row)

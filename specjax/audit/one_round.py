@@ -5,7 +5,7 @@ The words of this enumeration: a *race* samples a token, a *threshold* accepts o
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from specjax.audit.noise_table import Block
 from specjax.audit.races import Region, whole, won_by
 from specjax.core import decode
 from specjax.core.topology import place
-from specjax.core.types import Draft, Engine, Params, PyTree, State
+from specjax.core.types import Draft, Engine, Params, PyTree, State, StepInfo
 
 ROWS = 512  # of one call, so that each function is compiled once
 
@@ -41,10 +41,20 @@ class Threshold(NamedTuple):
 Read = Race | Threshold
 
 
+@runtime_checkable
+class Step(Protocol):
+    """Run one round of an engine, as ``decode.step`` does."""
+
+    def __call__(self, engine: Engine, params: Params, state: State, /) -> tuple[State, StepInfo]:
+        """Return the state after the round, and its counts."""
+        ...
+
+
 class Machine(NamedTuple):
     """An engine over rows of a batch, and the addresses of its noise in this round."""
 
     engine: Engine
+    step: Step
     params: Params
     addresses: np.ndarray  # [A]
     columns: int
@@ -98,20 +108,26 @@ def look(engine: Engine, params: Params, state: State, draft: Draft) -> tuple[Py
     text, cache, _, sampling, keys = state
     noise = engine.rule.draw_noise(keys, text, draft, sampling, engine.target.vocab_size)
     positions, visible = place(draft, cache.lengths)
+    order = "chain" if engine.drafter.nodes == engine.drafter.depth + 1 else "tree"
     output, _ = engine.target.forward(
-        params.target, draft.tokens, positions, visible, cache, engine.window, None, draft.valid
-    )
+        params.target, draft.tokens, positions, visible, cache, engine.window, None, draft.valid,
+        order,
+    )  # fmt: skip
     return noise, engine.target.logits(params.target, output.hidden)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def step(engine: Engine, params: Params, state: State) -> tuple[State, Any]:
-    """Return the state after a round, its keys dropped, and the round's counts."""
-    state, info = decode.step(engine, params, state)
-    return state._replace(keys=None), info  # pyright: ignore
+@functools.cache
+def compiled(step: Step) -> Callable[[Engine, Params, State], tuple[State, StepInfo]]:
+    """Return a round as a compiled function whose states have no keys."""
+
+    def run(engine: Engine, params: Params, state: State) -> tuple[State, StepInfo]:
+        state, info = step(engine, params, state)
+        return state._replace(keys=None), info  # pyright: ignore
+
+    return jax.jit(run, static_argnums=0)
 
 
-def machine_for(engine: Engine, params: Params, states: State) -> Machine:
+def machine_for(engine: Engine, step: Step, params: Params, states: State) -> Machine:
     """Return the machine for a round from these states: addresses are recorded for every text."""
     text, size = states.text, len(states.text.lengths)
     known = {text.tokens[row, : text.lengths[row]].tobytes(): row for row in range(size)}
@@ -128,7 +144,7 @@ def machine_for(engine: Engine, params: Params, states: State) -> Machine:
     addresses = np.concatenate([np.array(sorted(drawing), int), unused])[:slots]
     size = engine.target.vocab_size
     columns = max([size, engine.drafter.nodes, *drawing.values()])
-    return Machine(engine, params, addresses, columns, proposing, drawing)
+    return Machine(engine, step, params, addresses, columns, proposing, drawing)
 
 
 @functools.cache

@@ -1,7 +1,8 @@
 """A broken verifier beside a sound one, and the audit of both.
 
 ``examine`` enumerates one round with drafts from q (``exact``), and whether a number decides twice
-(``noise_reuse``); where the fault lies between drafter and rule, two rounds of both (``joint``).
+(``noise_reuse``); where the fault lies between drafter and rule, or in what a round leaves behind,
+two rounds of all (``joint``).
 """
 
 import functools
@@ -15,9 +16,11 @@ from specjax.audit.cases import random_cases
 from specjax.audit.exact import exact_distribution
 from specjax.audit.joint import joint
 from specjax.audit.noise_reuse import noise_reuse_rate
+from specjax.audit.one_round import Step
 from specjax.audit.prefixes import texts
 from specjax.audit.request import Request, plain_distribution, plain_request
-from specjax.core.types import Drafter, Params, Penalties, Rule
+from specjax.core import decode
+from specjax.core.types import Drafter, Params, Penalties, Rule, Sampling, Target
 from specjax.theory.arrays import Value
 from specjax.theory.goodness import samples_for_chi2
 from specjax.verify.rejection import rejection
@@ -37,6 +40,12 @@ class Options(NamedTuple):
     bad_words: tuple[tuple[int, int], ...] = ()
 
 
+def random_tables(size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return random logits [V, V] after each token, of a target and of a draft model."""
+    target, draft = np.random.default_rng(1).dirichlet(np.ones(size), (2, size))
+    return np.log(target), np.log(draft)
+
+
 class Specimen(NamedTuple):
     """A broken pipeline, and the rule that would be sound in it."""
 
@@ -49,8 +58,14 @@ class Specimen(NamedTuple):
     replacement: bool = True  # whether siblings are drawn with replacement
     absent: bool = False  # the last node does not exist
     parts: int = 1  # see ``noise_partition``; more than 1 if its uniforms interact
-    drafter: Drafter | None = None  # that shares its noise with the rule, or with later rounds
+    # Of faults that two rounds show, of a drafter and a rule with a target and its cache:
+    drafter: Drafter | None = None
     sound_drafter: Drafter | None = None
+    target: Target | None = None
+    sound_target: Target | None = None
+    step: Step = decode.step
+    request: Callable[[], Sampling] | None = None
+    tables: Callable[[int], tuple[np.ndarray, np.ndarray]] = random_tables
     size: int = 2  # of that drafter's vocabulary
 
 
@@ -108,11 +123,17 @@ def examine(specimen: Specimen, *, sound: bool = False) -> Finding:
 
 def examine_pair(specimen: Specimen, sound: bool) -> Finding:
     """Return the findings on a drafter and a rule over two rounds."""
-    drafter, rule = specimen.drafter, specimen.rule
+    drafter, rule, target = specimen.drafter, specimen.rule, specimen.target
     if sound:
-        drafter, rule = specimen.sound_drafter or specimen.drafter, specimen.sound
+        drafter, rule, target = specimen.sound_drafter or drafter, specimen.sound, None
     assert drafter is not None
-    found = joint(drafter, rule, Params(*random_tables(specimen.size)))
+    found = joint(
+        drafter, rule, Params(*specimen.tables(specimen.size)),
+        sampling=specimen.request() if specimen.request else None,
+        target=target or specimen.sound_target,
+        reference=specimen.sound_target,
+        step=decode.step if sound else specimen.step,
+    )  # fmt: skip
     stray = float(np.where(found.target == 0, found.joint, 0.0).sum())
     samples = samples_to_convict(found.target, found.joint)
     return Finding(found.tv, stray, found.doubt, 0.0, samples)
@@ -125,12 +146,6 @@ def samples_to_convict(target: np.ndarray, found: np.ndarray) -> int:
     if found[target == 0].sum() > 0:  # such a text tells at once
         return int(np.ceil(np.log(0.1) / np.log1p(-min(found[target == 0].sum(), 1 - 1e-9))))
     return samples_for_chi2(target / target.sum(), found / found.sum(), level=0.01, power=0.9)
-
-
-def random_tables(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return random logits [V, V] after each token, of a target and of a draft model."""
-    target, draft = np.random.default_rng(1).dirichlet(np.ones(size), (2, size))
-    return np.log(target), np.log(draft)
 
 
 def demanding_request(shape: tuple[int, ...], options: Options) -> Request:

@@ -1,8 +1,8 @@
 """Broken verifiers, one known bug each in about ten lines, that the audit has to find.
 
-Each function below, and in ``zoo_reported``, returns one ``Specimen``. As an exercise: read the
-symptom and the code, find the wrong line, and only then read the hint. ``examine`` runs the audit:
-every specimen must fail it, and the sound rule beside it must pass.
+Each function below, in ``zoo_reported`` and in ``zoo_engines``, returns one ``Specimen``. As an
+exercise: read the symptom and the code, find the wrong line, and only then read the hint.
+``examine`` runs the audit: every specimen must fail it, and the sound rule beside it must pass.
 """
 
 from collections.abc import Callable
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax.audit.specimen import Finding, Options, Specimen, examine
+from specjax.audit.zoo_engines import ENGINES
 from specjax.audit.zoo_reported import REPORTED
 from specjax.core import sampling as s
 from specjax.core.topology import ancestors
@@ -58,6 +59,8 @@ def position_shifted_q() -> Specimen:
     """Symptom: all is well where q is the same at every position; elsewhere the text is off.
 
     Hint: ``probs[:, i]`` is the distribution node i was drawn from, not the next one.
+
+    Report: none, constructed
     """
 
     def kernel(noise, draft, target, depth):
@@ -87,6 +90,8 @@ def residual_before_the_filter() -> Specimen:
     """Symptom: with top_k = 2 a third word comes, but only just after a refusal.
 
     Hint: p has to be the same p in both halves of the rule.
+
+    Report: none, constructed
     """
 
     def verify(noise, draft, logits, text, sampling, depth):
@@ -101,6 +106,8 @@ def recovered_from_p() -> Specimen:
     """Symptom: words that both models like come too often.
 
     Hint: what min(p, q) has given already must not be given again.
+
+    Report: https://github.com/ShopeeLLM/Spec-RL/issues/14
     """
 
     def kernel(noise, draft, target, depth):
@@ -130,6 +137,8 @@ def bonus_from_the_wrong_row() -> Specimen:
     """Symptom: after a round that accepted everything, the next word does not fit.
 
     Hint: K draft tokens have K + 1 rows of logits.
+
+    Report: none, constructed
     """
 
     def kernel(noise, draft, target, depth):
@@ -158,6 +167,8 @@ def noise_reused_between_rounds() -> Specimen:
     """Symptom: every single round is exact, yet long texts are too lucky or too unlucky.
 
     Hint: what names a number has to change when the text has grown.
+
+    Report: none, constructed
     """
 
     def address(keys, text, draft, sampling, vocab_size):
@@ -170,6 +181,8 @@ def block_addressed_by_token() -> Specimen:
     """Symptom: as before, but only after a round that threw accepted tokens away.
 
     Hint: block verification looks at uniforms of places that it does not reach.
+
+    Report: none, constructed
     """
     return Specimen(Rule(by_token, block.verify), sound=block)
 
@@ -178,6 +191,8 @@ def block_by_products_of_uniforms() -> Specimen:
     """Symptom: "block verification" accepts far more than before, and the text is worse.
 
     Hint: with two uniforms, P(u1 * u2 < w) is not w. And what is left after prefix i?
+
+    Report: https://github.com/vllm-project/vllm-ascend/issues/7807
     """
 
     def kernel(noise, draft, target, depth):
@@ -211,6 +226,8 @@ def residual_not_normalised() -> Specimen:
     """Symptom: with two siblings per level the second is hardly ever accepted.
 
     Hint: after a refusal what is left of p sums to less than 1, and q does not.
+
+    Report: none, constructed
     """
     return Specimen(
         two_siblings(lambda p, q: jnp.maximum(p - q, 0.0)), rejection_tree, siblings=True
@@ -221,6 +238,8 @@ def siblings_all_against_p() -> Specimen:
     """Symptom: with two siblings per level the text drifts to what the draft model likes.
 
     Hint: the second sibling is only asked when the first was refused.
+
+    Report: none, constructed
     """
     return Specimen(two_siblings(lambda p, q: p), rejection_tree, siblings=True)
 
@@ -261,4 +280,5 @@ ZOO: tuple[Callable[[], Specimen], ...] = (
     residual_not_normalised,
     siblings_all_against_p,
     *REPORTED,
+    *ENGINES,
 )

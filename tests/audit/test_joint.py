@@ -8,12 +8,13 @@ from specjax.audit.joint import joint
 from specjax.audit.pairs import REQUESTS, certify_all, request, shipped_pairs, tables
 from specjax.audit.races import below, inner_points, region_of, whole, won_by
 from specjax.audit.rules import ROUNDING
+from specjax.audit.zoo_engines import keys_of_rejected_tokens_kept, recurrent_state_not_rolled_back
 from specjax.audit.zoo_pairs import drafted_by_token_index, recovered_with_draft_noise
 from specjax.core import sampling as s
 from specjax.core.types import Params, Rule
 from specjax.drafters.draft_model import draft_model
 from specjax.drafters.grow import pick
-from specjax.models.toy import markov_target
+from specjax.models.toy import attentive_target, markov_target, recurrent_target
 from specjax.verify import noise as v
 from specjax.verify.rejection import rejection
 from specjax.verify.walk import walk
@@ -71,6 +72,31 @@ def test_requests_of_every_kind_have_the_distribution_of_plain_decoding():
         lengths.append(found.expected_length)
     assert len(set(lengths)) == len(kinds)  # each changes what is written
     assert max(lengths[-1]) <= 2
+
+
+def test_a_target_with_a_cache_is_enumerated_with_it():
+    """Two targets of one distribution by two mechanisms, sound and with the same fault."""
+    drafter, sound, broken = draft_model(MODEL, 2, "probabilistic"), [], []
+    for keeper, target in (
+        (keys_of_rejected_tokens_kept, attentive_target(2)),
+        (recurrent_state_not_rolled_back, recurrent_target(2)),
+    ):
+        specimen = keeper()
+        sound.append(joint(drafter, rejection, PARAMS, target=target))
+        broken.append(
+            joint(
+                drafter, rejection, PARAMS, target=specimen.target or target, reference=target,
+                step=specimen.step,
+            )
+        )  # fmt: skip
+    assert all(max(found.tv, found.carried) < ROUNDING for found in sound)
+    assert all(found.tv > 0.01 for found in broken)
+    assert all(found.doubt == 0 for found in (*sound, *broken))
+    markov = joint(drafter, rejection, PARAMS)
+    assert abs(markov.target - sound[0].target).sum() > 0.1
+    for one, other in (sound, broken):
+        np.testing.assert_allclose(one.target, other.target, atol=1e-6)
+        np.testing.assert_allclose(one.joint, other.joint, atol=1e-6)
 
 
 def test_drafts_drawn_by_token_index_are_exact_where_nothing_looks_past_a_rejection():

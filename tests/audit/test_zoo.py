@@ -8,7 +8,7 @@ from scipy.stats import norm
 
 from specjax.audit.specimen import examine, samples_to_convict
 from specjax.audit.zoo import ZOO
-from specjax.audit.zoo_reported import REPORTED
+from specjax.audit.zoo_engines import ENGINES
 
 
 @pytest.mark.parametrize("keeper", ZOO, ids=lambda keeper: keeper.__name__)
@@ -24,13 +24,14 @@ def test_the_audit_catches_every_bug_and_only_bugs(keeper):
 
 
 def test_every_specimen_is_a_short_puzzle_with_a_hint():
-    assert len({keeper.__name__ for keeper in ZOO}) == len(ZOO) == 30
-    assert all("\n\nReport: " in (inspect.getdoc(keeper) or "") for keeper in REPORTED)
+    assert len({keeper.__name__ for keeper in ZOO}) == len(ZOO) == 35
     for keeper in ZOO:
         puzzle, lines = inspect.getdoc(keeper) or "", inspect.getsource(keeper).splitlines()
         assert puzzle.startswith("Symptom: ")
         assert "\n\nHint: " in puzzle
-        assert len(lines) - len(puzzle.splitlines()) <= 16, keeper.__name__
+        assert "\n\nReport: " in puzzle, keeper.__name__
+        most = 24 if keeper in ENGINES else 16  # their fault is a function of its own
+        assert len(lines) - len(puzzle.splitlines()) <= most, keeper.__name__
 
 
 def test_the_number_of_texts_that_convict_is_that_of_a_closed_form():
