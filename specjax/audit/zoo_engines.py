@@ -112,7 +112,7 @@ def grammar_state_not_rolled_back() -> Specimen:
 
     def step(engine, params, state):
         state, info = decode.step(engine, params, state)
-        tried = rejected(info, 3) * (jnp.arange(3) == 1)
+        tried = rejected(info, 3) * (jnp.arange(3) == 1)[None]
         return biased(state, FORBIDDEN * tried), info
 
     return Specimen(
