@@ -270,6 +270,7 @@ class FeatureConfig:
     block: ModelConfig  # of its transformer blocks; vocab_size is the target's
     target_size: int  # the target's hidden size
     hidden_first: bool = False  # reads [hidden ; embedding], as MiMo's, not [embedding ; hidden]
+    mask_first: bool = True  # of an MTP layer: the embedding at position 0 is zeros
     taps: tuple[int, ...] = ()  # the target's layers it reads instead of the last hidden states
     draft_vocab_size: int | None = None  # EAGLE-3's, where it is smaller than the target's
     norm_before_residual: bool = False

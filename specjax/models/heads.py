@@ -203,8 +203,9 @@ def expand_to_vocab(
 class Mtp(nnx.Module):
     """A multi-token prediction layer (DeepSeek-V3, arXiv:2412.19437; MiMo, arXiv:2505.07608).
 
-    The embedding at position 0 is masked, and the output normalised. MiMo's input is the target's
-    last layer before the final norm, as a tap; DeepSeek's is the output of the norm.
+    The embedding at position 0 is masked (Qwen3-Next's is not), and the output normalised. MiMo's
+    input is the target's last layer before the final norm, as a tap; DeepSeek's and Qwen3-Next's
+    is the output of the norm.
     """
 
     def __init__(self, config: FeatureConfig, *, rngs: nnx.Rngs):
@@ -235,7 +236,9 @@ class Mtp(nnx.Module):
         present: Bool[Array, "B N"] | None = None,
     ) -> tuple[Float[Array, "B N1 D"], Cache]:
         """Return the next features and the head's cache (``types.ForwardHead``)."""
-        embedding = jnp.where(positions[:, :, None] == 0, 0, self.embed_tokens(tokens))
+        embedding = self.embed_tokens(tokens)
+        if self.config.mask_first:
+            embedding = jnp.where(positions[:, :, None] == 0, 0, embedding)
         pair = [self.enorm(embedding), self.hnorm(features)]
         x = self.eh_proj(jnp.concatenate(pair[:: -1 if self.config.hidden_first else 1], axis=-1))
         where = positions, visible, cache, window, only, present

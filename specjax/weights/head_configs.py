@@ -14,7 +14,7 @@ from specjax.models.config import (
     ModelConfig,
     SpeculatorConfig,
 )
-from specjax.weights.hf_config import parse_config
+from specjax.weights.hf_config import parse_config, text_config
 from specjax.weights.speculators import MASKS, read_facts
 
 Raw = Mapping[str, Any]
@@ -169,13 +169,19 @@ def parse_mtp(raw: Raw, target: ModelConfig) -> FeatureConfig:
     """Read the config of a multi-token prediction layer, which is in the target's config.json.
 
     MiMo's reads the last hidden states before the final norm; DeepSeek's those after it, and is a
-    mixture of experts if a further layer of the target would be one. A layer in a folder of its own
-    may have other sizes than the target.
+    mixture of experts if a further layer of the target would be one. Qwen3-Next's (and Qwen3.5's)
+    is its last layer of attention once more. A layer in a folder of its own may have other sizes
+    than the target.
     """
     if target.recurrent:
-        raise ValueError(
-            "the MTP layer of models with gated delta nets (Qwen3-Next, Qwen3.5) is not "
-            "implemented: use method 'ngram', 'suffix', 'draft_model' or a trained head"
+        if text_config(raw).get("mtp_num_hidden_layers", 1) == 0:
+            raise ValueError("it has no MTP layers (mtp_num_hidden_layers in its config.json is 0)")
+        attends = [i for i in range(target.num_layers) if target.kind(i).delta is None]
+        return FeatureConfig(
+            kind="mtp",
+            block=target.block(attends[-1]),
+            target_size=target.hidden_size,
+            mask_first=False,
         )
     if not raw.get("num_nextn_predict_layers"):
         raise ValueError("it has no MTP layers (num_nextn_predict_layers in its config.json)")

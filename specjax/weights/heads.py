@@ -14,7 +14,7 @@ from specjax.models.build import HeadConfig, shapes
 from specjax.models.config import WITH_LAYERS, MedusaConfig, SpeculatorConfig
 from specjax.weights.head_configs import vocabulary
 from specjax.weights.load import check_tensors, find_tensors, place, stored_leaf
-from specjax.weights.names import Route, head_name, members
+from specjax.weights.names import Route, fused_part, head_name, members
 from specjax.weights.quantization import Source
 from specjax.weights.reader import Part, read_tensor
 from specjax.weights.safetensors_file import Entry
@@ -67,7 +67,7 @@ def read_head(
     lends = {name(path): value for path, value in lent(config, target).items()}
     size, rows = vocabulary(config), getattr(config, "draft_vocab_size", None)
     leaves: dict[str, jax.ShapeDtypeStruct] = {}
-    parts: dict[str, dict[str, tuple[int, ...]]] = {}  # the stored tensors that each is made of
+    parts: dict[str, list[tuple[Part, tuple[int, ...]]]] = {}  # the stored tensors each is made of
     for path, leaf in paths(shapes(config)).items():
         stored = holder(config, path, entries)
         if path == ("vocab_rows",) or (stored in lends and stored not in entries):
@@ -75,14 +75,13 @@ def read_head(
         if path[0] == "lm_heads" and stored in entries and entries[stored].shape[:1] == (size,):
             leaf = jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype)  # cut below
         leaves[stored] = leaf
-        each = members(path, leaf.shape, getattr(config, "block", None))
-        parts[stored] = {holder(config, part, entries): shape for part, shape in each}
-    expected = {part: shape for one in parts.values() for part, shape in one.items()}
+        parts[stored] = stored_as(config, path, leaf.shape, entries)
+    expected = {part.name: shape for one in parts.values() for part, shape in one}
     check_tensors(folder, entries, expected)
 
     own = {}
     for stored, one in parts.items():
-        found = [(Part(part), entries[part]) for part in one]
+        found = [(part, entries[part.name]) for part, _ in one]
         sources = [source for _, source in found]
         leaf = stored_leaf(sources, leaves[stored]) if keep_dtype else leaves[stored]
         own[stored] = read_tensor(found, leaf, device)
@@ -144,6 +143,19 @@ def lent(config: HeadConfig, target: PyTree) -> dict[Route, jax.Array]:
     if isinstance(config, MedusaConfig) and config.shared_head:
         return {("lm_heads", 0, "weight"): lm_head}
     return {}
+
+
+def stored_as(
+    config: HeadConfig, path: Route, shape: tuple[int, ...], entries: Mapping[str, Any]
+) -> list[tuple[Part, tuple[int, ...]]]:
+    """Return the parts that a head's parameter is read from, and their whole tensors' shapes."""
+    block = getattr(config, "block", None)
+    if block is not None and path[0] == "block":  # an MTP layer's
+        whole = fused_part("block.", path[1:], shape, block, entries)
+        if whole is not None:
+            return [whole]
+    each = members(path, shape, block)
+    return [(Part(holder(config, part, entries)), size) for part, size in each]
 
 
 def holder(config: HeadConfig, path: Route, entries: Mapping[str, Any]) -> str:

@@ -78,7 +78,7 @@ def parse_config(
         ValueError: a value is missing or of the wrong type, the architecture is unknown, or a
             setting is not implemented.
     """
-    raw = _text_config(raw)
+    raw = text_config(raw)
     name = _find_architecture(raw)
     own = None if name is None else ARCHITECTURES[name]
     computed = () if own is None else own.computed
@@ -129,7 +129,7 @@ def choose_dtype(dtype: str, raw: Mapping[str, Any]) -> str:
     return DTYPES[dtype]
 
 
-def _text_config(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+def text_config(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the config of a multimodal model's language model; any other as it is."""
     named = raw.get("architectures") or []
     inner = raw.get("text_config")

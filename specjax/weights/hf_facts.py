@@ -340,7 +340,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "Qwen3NextForCausalLM": Architecture(
         QWEN3_NEXT,
         "qwen3_next",
-        "Qwen3-Next 80B-A3B, Qwen3-Coder-Next; gated delta nets, experts",
+        "Qwen3-Next 80B-A3B, Qwen3-Coder-Next; gated delta nets, experts, its MTP layer",
         facts=QWEN_NEXT,
         biases=QKVO,
         experts=QWEN_NEXT_KEYS,
@@ -352,7 +352,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "Qwen3_5ForCausalLM": Architecture(
         QWEN3_5,
         "qwen3_5_text",
-        "Qwen3.5, 3.6, 3.8, text of the multimodal ones too; gated delta nets",
+        "Qwen3.5, 3.6, 3.8, text of the multimodal ones too; gated delta nets, its MTP layer",
         facts=QWEN_NEXT,
         biases=QKVO,
         computed=QWEN_NEXT_COMPUTED[1:],
@@ -361,7 +361,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "Qwen3_5MoeForCausalLM": Architecture(
         QWEN3_5_MOE,
         "qwen3_5_moe_text",
-        "Qwen3.5, 3.6 with experts, text of the multimodal ones too; gated delta nets",
+        "Qwen3.5, 3.6 with experts, text of the multimodal ones too; as above",
         facts=QWEN_NEXT,
         biases=QKVO,
         experts=QWEN_NEXT_KEYS,

@@ -111,7 +111,7 @@ TABLES = {  # ``ModelConfig.names``
 class Fused(NamedTuple):
     """A tensor that holds several of our matrices, or a stack of them; it has no ``.weight``."""
 
-    name: str
+    name: str  # within its layer
     pieces: tuple[str, ...]  # our modules, in order
     interleaved: bool = False  # their outputs take turns; otherwise one is behind the other
     input_first: bool = False  # matrices [in, out]
@@ -119,24 +119,21 @@ class Fused(NamedTuple):
 
 QKV = ("q_proj", "k_proj", "v_proj")
 GATE_UP, DOWN = ("gate_proj", "up_proj"), ("down_proj",)
-ATTENTION, MLP, EXPERTS = (
-    f"model.layers.{{}}.{module}." for module in ("self_attn", "mlp", "mlp.experts")
-)
 # A file has these tensors, or one for each matrix: its header decides.
 PROJECTIONS = (  # Phi-3, GLM-4
-    Fused(f"{ATTENTION}qkv_proj.weight", QKV),
-    Fused(f"{MLP}gate_up_proj.weight", GATE_UP),
+    Fused("self_attn.qkv_proj.weight", QKV),
+    Fused("mlp.gate_up_proj.weight", GATE_UP),
 )
-STACKS = (Fused(f"{EXPERTS}gate_up_proj", GATE_UP), Fused(f"{EXPERTS}down_proj", DOWN))
+STACKS = (Fused("mlp.experts.gate_up_proj", GATE_UP), Fused("mlp.experts.down_proj", DOWN))
 FUSED: dict[str, tuple[Fused, ...]] = {  # by table
     "llama": PROJECTIONS + STACKS,
     "glm4": PROJECTIONS,
     "qwen3_next": STACKS,
     "gpt_oss": (
-        Fused(f"{EXPERTS}gate_up_proj", GATE_UP, interleaved=True, input_first=True),
-        Fused(f"{EXPERTS}gate_up_proj_bias", GATE_UP, interleaved=True),
-        Fused(f"{EXPERTS}down_proj", DOWN, input_first=True),
-        Fused(f"{EXPERTS}down_proj_bias", DOWN),
+        Fused("mlp.experts.gate_up_proj", GATE_UP, interleaved=True, input_first=True),
+        Fused("mlp.experts.gate_up_proj_bias", GATE_UP, interleaved=True),
+        Fused("mlp.experts.down_proj", DOWN, input_first=True),
+        Fused("mlp.experts.down_proj_bias", DOWN),
     ),
 }
 
@@ -211,24 +208,30 @@ def stored_as(
         config: of the decoder.
         found: the names of a checkpoint's tensors.
     """
-    whole = fused_part(path, shape, config, found) if "experts" in path else None
+    layer = f"model.layers.{path[1]}."
+    whole = fused_part(layer, path[2:], shape, config, found) if "experts" in path else None
     if whole is not None:
         return [whole]
     parts = []
     for one, size in members(path, shape, config):
         plain = Part(tensor_name(one, table(config)))
-        parts.append(fused_part(one, size, config, found) or (plain, size))
+        parts.append(fused_part(layer, one[2:], size, config, found) or (plain, size))
     return parts
 
 
 def fused_part(
-    path: Route, shape: tuple[int, ...], config: ModelConfig, found: Container[str]
+    layer: str, path: Route, shape: tuple[int, ...], config: ModelConfig, found: Container[str]
 ) -> tuple[Part, tuple[int, ...]] | None:
-    """Return where a parameter lies in a tensor with others, and that tensor's shape, or None."""
-    layer, module, bias = path[1:2], str(path[-2]), path[-1] == "bias"
-    parent = ".".join(map(str, path[2:-2]))
+    """Return where a parameter lies in a tensor with others, and that tensor's shape, or None.
+
+    ``layer`` begins the names of a layer's tensors, and ``path`` is the parameter's within it.
+    """
+    if len(path) < 2:
+        return None
+    module, bias = str(path[-2]), path[-1] == "bias"
+    parent = ".".join(map(str, path[:-2]))
     for fused in FUSED.get(config.names, ()):
-        name = fused.name.format(*layer)
+        name = layer + fused.name
         stem = name.removesuffix(".weight").removesuffix("_bias").rpartition(".")[0]
         if module not in fused.pieces or name not in found or not stem.endswith(f".{parent}"):
             continue
@@ -287,6 +290,12 @@ HEAD_NAMES = {  # per kind of head: (a checkpoint's prefix, our path); the first
         (r"model\.mtp_layers\.0\.shared_head\.head\.", "lm_head."),
         (r"model\.mtp_layers\.0\.(enorm|hnorm|eh_proj|embed_tokens)\.", r"\1."),
         (r"model\.mtp_layers\.0\.", "block."),
+        (r"(?:model\.)?mtp\.pre_fc_norm_embedding\.", "enorm."),  # Qwen3-Next
+        (r"(?:model\.)?mtp\.pre_fc_norm_hidden\.", "hnorm."),
+        (r"(?:model\.)?mtp\.fc\.", "eh_proj."),
+        (r"(?:model\.)?mtp\.norm\.", "norm."),
+        (r"(?:model\.)?mtp\.layers\.0\.mlp\.shared_expert\.", "block.mlp.shared_experts."),
+        (r"(?:model\.)?mtp\.layers\.0\.", "block."),
     ),
     "medusa": (
         (r"(?:medusa_heads\.)?(\d+)\.(\d+)\.linear\.", r"blocks.\1.layers.\2."),

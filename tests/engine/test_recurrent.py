@@ -6,26 +6,32 @@ import pytest
 
 from specjax import LLM, SamplingParams
 from tests.weights import tiny
+from tests.weights.test_mtp import add_layer
 
 PROMPTS = [{"prompt_token_ids": [5, 6, 7] * 4}, {"prompt_token_ids": list(range(40, 70))}]
-DRAFTERS = {"ngram": {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3}}
+DRAFTERS = {
+    "ngram": {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3},
+    "mtp": {"method": "mtp", "num_speculative_tokens": 2},
+}
 
 
 @pytest.fixture(scope="module")
 def folder(pair, tmp_path_factory):
-    """A Qwen3-Next checkpoint as transformers writes it, with a tokenizer."""
+    """A Qwen3-Next checkpoint with a tokenizer and an MTP layer."""
     folder = tmp_path_factory.mktemp("next")
-    tiny.save(tiny.build("qwen3-next", vocab_size=260, max_position_embeddings=512), folder)
+    model = tiny.build("qwen3-next", vocab_size=260, max_position_embeddings=512)
+    add_layer(tiny.save(model, folder), model, stacked=False)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(f"{pair.target}/{name}", folder)
     return str(folder)
 
 
-def test_speculation_says_what_plain_decoding_says_in_any_batch(folder):
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_speculation_says_what_plain_decoding_says_in_any_batch(name, folder):
     params = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
     facts = {"batch_invariant": True, "max_model_len": 128}
     plain = LLM(folder, **facts)
-    drafted = LLM(folder, speculative_config=DRAFTERS["ngram"], **facts)
+    drafted = LLM(folder, speculative_config=DRAFTERS[name], **facts)
     expected = [plain.generate([one], params)[0].outputs[0].token_ids for one in PROMPTS]
     found = [one.outputs[0].token_ids for one in drafted.generate(PROMPTS, params)]
     assert found == expected
@@ -40,10 +46,9 @@ RECURRENT = {"method": "draft_model", "num_speculative_tokens": 2}
     [
         (RECURRENT, "recurrent state .*only attention"),
         (RECURRENT | {"speculative_config": DRAFTERS["ngram"]}, "recurrent state .*only attention"),
-        ({"method": "mtp", "num_speculative_tokens": 1}, r"gated delta nets .* use method 'ngram'"),
     ],
 )
-def test_a_drafter_with_a_recurrent_state_is_refused_with_the_remedy(options, message, folder):
+def test_what_cannot_draft_for_it_is_refused_with_the_reason(options, message, folder):
     with pytest.raises(ValueError, match=message):
         LLM(folder, speculative_config={"model": folder, **options})
 

@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 
 from specjax.core.types import Params, Recurrent
-from specjax.models.build import build_target, init_params
+from specjax.drafters.feature import feature
+from specjax.models.build import build_feature_head, build_target, init_params
+from specjax.models.config import FeatureConfig
 from tests.laws import harness as h
 
 CONFIG = h.RECURRENT
@@ -13,6 +15,11 @@ TARGET = build_target(CONFIG)
 # greedy texts repeat themselves, so that drafts are accepted; the others are rejected more often
 ROWS = [*h.random_rows(2, seed=3, plain=True), *h.random_rows(2, seed=3)]
 ROWS = [row._replace(stop_ids=(), max_tokens=40) for row in ROWS]
+MTP = FeatureConfig(  # as in weights.head_configs: the layer of attention once more
+    kind="mtp", block=CONFIG.block(1), target_size=CONFIG.hidden_size, mask_first=False
+)
+DRAFTERS = {name: h.CHAINS[name] for name in ("ngram", "suffix", "draft_model greedy")}
+DRAFTERS["mtp"] = feature(build_feature_head(MTP), 3, "greedy")
 
 
 def weights(drafter=None):
@@ -22,7 +29,9 @@ def weights(drafter=None):
     noisy = [
         x * 1.3 + 0.1 * jax.random.normal(k, x.shape) for x, k in zip(leaves, keys, strict=True)
     ]
-    return Params(jax.tree.unflatten(tree, noisy), h.weights(drafter).draft)
+    head = drafter == DRAFTERS["mtp"]
+    draft = init_params(MTP, jax.random.key(1)) if head else h.weights(drafter).draft
+    return Params(jax.tree.unflatten(tree, noisy), draft)
 
 
 def run(drafter, rows=ROWS, *, target=TARGET, params=None, **shape):
@@ -51,9 +60,9 @@ def plain():
     return run(h.PLAIN)
 
 
-@pytest.mark.parametrize("name", ["ngram", "suffix", "draft_model greedy"])
+@pytest.mark.parametrize("name", DRAFTERS)
 def test_a_rejected_token_leaves_no_trace_in_any_state(name, plain):
-    drafted = run(h.CHAINS[name])
+    drafted = run(DRAFTERS[name])
     assert 0 < drafted.infos.num_accepted.sum() < drafted.infos.num_drafted.sum()
     assert_no_trace(drafted, plain)
 
