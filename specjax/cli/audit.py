@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from specjax.cli.audit_compare import compare_rules
 from specjax.cli.audit_engines import engines
 from specjax.cli.audit_joint import joint
 from specjax.cli.audit_server import server
@@ -51,8 +52,22 @@ def rules(
     cases: Annotated[
         int, typer.Option(min=1, help="Random pairs of target and draft distributions.")
     ] = 110,
+    compare: Annotated[
+        bool,
+        typer.Option(
+            "--compare",
+            help="Instead, published verifications side by side, on random distributions and the "
+            "bundled pair's. A README's section is 'verifications'.",
+        ),
+    ] = False,
+    cost: Annotated[
+        float, typer.Option(min=0.0, help="With --compare: of a draft step, in target passes.")
+    ] = 0.1,
 ) -> None:
     """Run every shipped rule over every draft and all noise, against random distributions."""
+    if compare:
+        compare_rules(json_file, image, readme, cost)
+        return
     from specjax.audit.rules import audit_rules
     from specjax.host.compile_cache import enable_compile_cache
     from specjax.viz.figure import check_picture, save_figure
