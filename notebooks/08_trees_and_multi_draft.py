@@ -156,26 +156,25 @@ assert enumerated.tv.max() < 1e-6  # and it is exact
 # %% [markdown]
 # ## Which rule gets most out of siblings?
 #
-# Rules that are all exact are not all alike. On the same drafts, by enumeration: trying siblings one after the
-# other, SpecTr's selection, which knows from the start how many there are, and traversal, which starts at the
-# leaves and gives up a whole path only when nothing of it can be kept. Dashed: optimal transport, which no
-# exact rule surpasses. (`specjax audit rules --compare` has more rules, and the bundled pair.)
+# Rules that are all exact are not all alike. On the same drafts, by enumeration: trying siblings
+# one after the other, SpecTr's selection, which knows from the start how many there are, and
+# traversal, which starts at the leaves and gives up a whole path only when nothing of it can be
+# kept. Dashed: optimal transport, which no exact rule surpasses. (`specjax audit rules --compare`
+# has more rules, and the bundled pair.)
 
 # %%
 near = {"near": random_families(6)["near"]}
 shapes = (SIBLINGS, PATHS)
 rows = [measure(one, near) for one in methods() if one.promise == EXACT and one.shape in shapes]
-bests = {
-    shape.name: {"near": np.mean([paths_bound(p, q, shape) for p, q in zip(*near["near"])])}
-    for shape in shapes
-}
-figure = Figure(figsize=(8, 3.6), dpi=110, layout="constrained")
-draw_exact(figure.subplots(), Comparison(tuple(rows), bests), "near")
+pairs = list(zip(*near["near"], strict=True))
+bests = {one.name: {"near": np.mean([paths_bound(p, q, one) for p, q in pairs])} for one in shapes}
+ax = Figure(figsize=(8, 3.6), dpi=110, layout="constrained").subplots()
+draw_exact(ax, Comparison(tuple(rows), bests), "near")
 tokens = {(row.name, row.drafts): row.tokens["near"] for row in rows}
 assert all(row.kept for row in rows)
 for drafts in ("2 paths of 2", "2 paths of 2, distinct"):
     assert tokens["traversal", drafts] > tokens["recursive rejection", drafts]
-figure
+ax.get_figure()
 
 # %% [markdown]
 # ## Deep or wide? The bundled pair, measured
