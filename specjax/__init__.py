@@ -11,14 +11,16 @@ if TYPE_CHECKING:
     from specjax.engine.llm import LLM
     from specjax.engine.options.sampling_params import SamplingParams
     from specjax.engine.options.speculative import SpeculativeConfig
+    from specjax.engine.options.structured_outputs import StructuredOutputsParams
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "SamplingParams", "SpeculativeConfig", "__version__"]
+__all__ = ["LLM", "SamplingParams", "SpeculativeConfig", "StructuredOutputsParams", "__version__"]
 
 _HOMES = {
     "LLM": "specjax.engine.llm",
     "SamplingParams": "specjax.engine.options.sampling_params",
     "SpeculativeConfig": "specjax.engine.options.speculative",
+    "StructuredOutputsParams": "specjax.engine.options.structured_outputs",
 }
 
 

@@ -58,21 +58,41 @@ def judge(
 
     This is what npu_bridge lowers: its jaxpr has no while, no cond and no random bits.
     """
-    depth = engine.drafter.depth
-    positions, visible = place(draft, cache.lengths)
     present = draft.valid & (text.reason == RUNNING)[:, None]
-    is_chain = draft.tokens.shape[1] == depth + 1
+    output, logits, cache = forward(engine, params, draft, present, cache)
+    return decide(engine, draft, output, logits, text, cache, sampling, noise)
+
+
+def forward(
+    engine: Engine, params: PyTree, draft: Draft, present: Bool[Array, "B N"], cache: Cache
+) -> tuple[Output, Float[Array, "B N V"], Cache]:
+    """Run the target over a draft; return hidden states, logits after each node, and the cache.
+
+    Nodes that are not ``present`` need not be computed.
+    """
+    positions, visible = place(draft, cache.lengths)
     shape = positions, visible, cache, engine.window
-    output, cache = engine.target.forward(
-        params, draft.tokens, *shape, None, present, "chain" if is_chain else "tree"
-    )
-    logits = engine.target.logits(params, output.hidden)
-    verdict = engine.rule.verify(noise, draft, logits, text, sampling, depth)
+    order = "chain" if is_chain(engine, draft) else "tree"
+    output, cache = engine.target.forward(params, draft.tokens, *shape, None, present, order)
+    return output, engine.target.logits(params, output.hidden), cache
+
+
+def is_chain(engine: Engine, draft: Draft) -> bool:
+    """Return whether each node of a draft follows the one before it."""
+    return draft.tokens.shape[1] == engine.drafter.depth + 1
+
+
+def decide(
+    engine: Engine, draft: Draft, output: Output, logits: Float[Array, "B N V"], text: Text,
+    cache: Cache, sampling: Sampling, noise: PyTree,
+) -> tuple[Text, Cache, Observation, StepInfo]:  # fmt: skip
+    """Verify a draft, given the target's logits, and commit the tokens that it emits."""
+    verdict = engine.rule.verify(noise, draft, logits, text, sampling, engine.drafter.depth)
     text = mark_nonfinite(text, output.hidden, logits, verdict, text.reason == RUNNING)
     running = text.reason == RUNNING
     committed, num_emitted = commit(text, verdict, sampling, running)
     observation = gather(output, verdict, cache.lengths, num_emitted)
-    cache = kv.keep(cache, None if is_chain else verdict.path, num_emitted)
+    cache = kv.keep(cache, None if is_chain(engine, draft) else verdict.path, num_emitted)
     drafted = draft.valid[:, 1:].sum(axis=1, dtype=jnp.int32)
     info = StepInfo(
         num_drafted=jnp.where(running, drafted, 0),

@@ -20,6 +20,7 @@ from specjax.core.topology import ancestors
 from specjax.core.types import Draft, Logprobs, Penalties, Sampling, Text
 
 FORBIDDEN = -1e30
+MASKED = -1e33  # outside a grammar: below what the other parameters forbid
 CHOOSE, ACCEPT, RECOVER, PROPOSE = range(4)  # streams: each use has random numbers of its own
 
 
@@ -104,7 +105,9 @@ def constrain(
     """Apply the sampling parameters but temperature to the logits of each node.
 
     In vLLM's order: allowed ids and bias, bad words, min_tokens, penalties, then truncation.
-    ``path`` is ``drafted_path``: tokens that count as output in penalties and bad words.
+    ``path`` is ``drafted_path``: tokens that count as output in penalties and bad words. Where all
+    that a grammar allows is forbidden by the other parameters (``min_tokens`` at its end), the
+    grammar wins.
     """
     vocab_size = logits.shape[-1]
     depth = (path < vocab_size).sum(axis=-1, dtype=jnp.int32)
@@ -119,7 +122,17 @@ def constrain(
         logits = forbid(logits, banned)
     if sampling.penalties is not None:
         logits = penalise(logits, path, text, sampling.penalties)
-    return truncate(logits, sampling)
+    if sampling.mask is None:
+        return truncate(logits, sampling)
+    allowed = unpack(sampling.mask, vocab_size)
+    logits = truncate(jnp.where(allowed, logits, MASKED), sampling)
+    return jnp.where(allowed, logits, MASKED)
+
+
+def unpack(mask: Int[Array, "B N M"], vocab_size: int) -> Bool[Array, "B N V"]:
+    """Return which tokens a mask allows: token v is bit v % 32 of word v // 32."""
+    bits = (mask[..., None] >> jnp.arange(32, dtype=jnp.int32)[None, None, None]) & 1
+    return bits.reshape(*mask.shape[:2], -1)[..., :vocab_size] > 0
 
 
 def forbid(logits: Float[Array, "B N V"], ids: Int[Array, "B N S"]) -> Float[Array, "B N V"]:

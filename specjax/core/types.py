@@ -49,6 +49,7 @@ class Sampling(NamedTuple):
     penalties: Penalties | None = None
     bias: Float[Array, "B V"] | None = None  # logit_bias, and -1e30 outside allowed ids
     bad_words: Int[Array, "B W L"] | None = None  # right-aligned, padded with V on the left
+    mask: Int[Array, "B N M"] | None = None  # a grammar's, at each node: a bit per token, M words
 
 
 class Slots(NamedTuple):

@@ -7,7 +7,7 @@ import numpy as np
 
 from specjax.core.cache import capacity
 from specjax.core.types import Params, State
-from specjax.engine import rows
+from specjax.engine import masked_round, rows
 from specjax.engine.plan import ProgramTier
 from specjax.engine.programs import Programs
 from specjax.engine.request_state import RequestState
@@ -30,6 +30,11 @@ class Batch:
         self.tier = programs.plan.tiers[0]
         self.num_oversized = 0
 
+    @property
+    def masked(self) -> bool:
+        """Return whether a running request has a grammar."""
+        return any(one.grammar is not None for one in self._scheduler.decoding.values())
+
     def generate(
         self, params: Params, max_rounds: int | None, num_unknown: int
     ) -> tuple[int, list[Any]]:
@@ -46,6 +51,10 @@ class Batch:
         min_running = 1 if most == 1 else self._min_running()  # one round runs in any case
         assert self.state is not None
         state = programs.driver.fit(self.state, engine.window)
+        if self.masked:
+            decoding = self._scheduler.decoding
+            self.state, infos = masked_round.run(programs, engine, params, state, decoding)
+            return engine.window, [infos, 1]
         self.state, *results = programs.driver.generate(
             engine, params, state, most, min_running, plan.history
         )

@@ -31,6 +31,7 @@ from specjax.engine.device import (
     name_platform,
 )
 from specjax.engine.driver import Driver
+from specjax.engine.grammar import GrammarCompiler
 from specjax.engine.input_processor import InputProcessor
 from specjax.engine.invariance import check_batch_invariant
 from specjax.engine.loop import Loop, Watch
@@ -107,7 +108,20 @@ class EngineCore:
             self.connector.check(params)
         elif transfer_params(params):
             raise ValueError(f"extra_args={params.extra_args!r} needs kv_transfer_config.")
+        if params.structured_outputs is not None:
+            self.check_structured()
         return self.input_processor.process(ids, params, number)
+
+    def check_structured(self) -> None:
+        """Raise ValueError unless this engine can hold a text to a grammar."""
+        if self.driver.masked is None:
+            raise ValueError("structured_outputs is not served by npu_bridge: use device='auto'.")
+        config = self.speculative_config
+        if config is not None and config.rejection_sample_method == "synthetic":
+            raise ValueError(
+                "structured_outputs with rejection_sample_method='synthetic': that accepts tokens "
+                "at given rates, whatever the grammar allows. Leave one of them out."
+            )
 
     def new_transcript(self, request_state: RequestState) -> Transcript:
         """Return the transcript that turns a request's tokens into text."""
@@ -213,6 +227,7 @@ def build_core(args: EngineArgs) -> EngineCore:
     max_model_len = check_length(args, target)
     generation_config = load_generation_config(target.folder)
     eos_ids = (*target.tokenizer.eos_ids, *generation_config.get("eos_token_id", ()))
+    eos_ids = tuple(dict.fromkeys(eos_ids))
     check_eos(eos_ids, target)
     engine = build_engine(target, draft, config)
     schedule = build_schedule(engine, draft, config)
@@ -229,8 +244,9 @@ def build_core(args: EngineArgs) -> EngineCore:
             tokenizer=target.tokenizer,
             vocab_size=target.config.vocab_size,
             max_model_len=max_model_len,
-            eos_ids=tuple(dict.fromkeys(eos_ids)),
+            eos_ids=eos_ids,
             seed=args.seed,
+            grammars=GrammarCompiler(target.tokenizer, eos_ids, target.config.vocab_size),
         ),
         generation_config=generation_config,
         model_config=target.config,

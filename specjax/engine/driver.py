@@ -8,10 +8,12 @@ import jax
 import numpy as np
 from jax import Array
 
-from specjax.core import cache, decode
+from specjax.core import cache, constrained, decode
 from specjax.core.types import (
+    Draft,
     Engine,
     Logprobs,
+    Output,
     Params,
     PyTree,
     Sampling,
@@ -93,6 +95,43 @@ class Select(Protocol):
         ...
 
 
+class Propose(Protocol):
+    """Draft, and nothing else of a round."""
+
+    def __call__(self, engine: Engine, params: Params, state: State, /) -> tuple[Draft, State]:
+        """Return what ``constrained.propose`` does; the state passed in may be overwritten."""
+        ...
+
+
+class Forward(Protocol):
+    """Run the target over a draft."""
+
+    def __call__(
+        self, engine: Engine, params: Params, state: State, draft: Draft, present: jax.Array, /
+    ) -> tuple[Output, jax.Array, State]:
+        """Return what ``constrained.forward`` does; the state passed in may be overwritten."""
+        ...
+
+
+class Verify(Protocol):
+    """Verify a draft under masks."""
+
+    def __call__(
+        self, engine: Engine, params: Params, state: State, draft: Draft, output: Output,
+        logits: jax.Array, mask: jax.Array, /,
+    ) -> tuple[State, StepInfo]:  # fmt: skip
+        """Return what ``constrained.verify`` does; the state passed in may be overwritten."""
+        ...
+
+
+class Masked(NamedTuple):
+    """The programs of a round under masks, which the host makes of the draft."""
+
+    propose: Propose
+    forward: Forward
+    verify: Verify
+
+
 class Driver(NamedTuple):
     """The loop's programs on one kind of device. States are opaque to all but their driver."""
 
@@ -105,6 +144,7 @@ class Driver(NamedTuple):
     release_slot: ReleaseSlot
     select: Select
     asynchronous: bool = False  # the next program may start before results are read
+    masked: Masked | None = None  # None: no structured output
 
 
 prefill = jax.jit(decode.prefill, static_argnums=(0, 4), donate_argnums=2)
@@ -113,6 +153,11 @@ insert_row = jax.jit(cache.insert_row, donate_argnums=0)
 release_slot = jax.jit(cache.release_slot, donate_argnums=0)
 select = jax.jit(cache.select)
 resize = jax.jit(cache.resize, static_argnums=1)
+masked = Masked(
+    propose=jax.jit(constrained.propose, static_argnums=0, donate_argnums=2),
+    forward=jax.jit(constrained.forward, static_argnums=0, donate_argnums=2),
+    verify=jax.jit(constrained.verify, static_argnums=0, donate_argnums=2),
+)
 
 
 def init_state(
@@ -165,5 +210,6 @@ def allocator(where: jax.sharding.Sharding | None) -> Callable[..., State]:
 
 
 XLA = Driver(
-    init_state, fit, place, prefill, generate, insert_row, release_slot, select, asynchronous=True
-)
+    init_state, fit, place, prefill, generate, insert_row, release_slot, select,
+    asynchronous=True, masked=masked,
+)  # fmt: skip

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
+from specjax.engine.grammar import GrammarCompiler
 from specjax.engine.options.sampling_params import SamplingParams
 from specjax.engine.rows import Request
 from specjax.engine.text.tokenizer import Tokenizer
@@ -40,6 +41,7 @@ class InputProcessor:
 
     Args:
         seed: from which requests without a seed of their own derive theirs.
+        grammars: compiles ``structured_outputs``.
     """
 
     tokenizer: Tokenizer
@@ -47,6 +49,7 @@ class InputProcessor:
     max_model_len: int
     eos_ids: tuple[int, ...]
     seed: int
+    grammars: GrammarCompiler
 
     def process(self, ids: Sequence[int], params: SamplingParams, number: int) -> list[Request]:
         """Return one request per sample; sample i of n uses seed + i.
@@ -74,6 +77,7 @@ class InputProcessor:
                 f"min_tokens={params.min_tokens} forbids every one of allowed_token_ids={allowed}: "
                 "they all stop the text. Allow another token, or set min_tokens=0."
             )
+        form = params.structured_outputs
         max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
         seed = params.seed
         if seed is None:
@@ -86,6 +90,7 @@ class InputProcessor:
             limit=len(ids) + max_tokens,
             stop_ids=stop_ids,
             bad_words=bad_word_ids(self.tokenizer, params.bad_words or ()),
+            grammar=None if form is None else self.grammars.compile(form),
         )
         return [request._replace(seed=(seed + i) % 2**64) for i in range(params.n)]
 

@@ -6,7 +6,8 @@ leaving compile nothing: every program belongs to a shape of the ``Plan``.
 
 A service works one step ahead (asynchronous scheduling): it dispatches the next program to the
 device before it reads the results of the last one, so the host's work overlaps with the device's.
-It then notices that a request has ended one round late; in that round its row is idle.
+It then notices that a request has ended one round late; in that round its row is idle. While a
+request with a grammar runs, results are read first: the masks of a round depend on them.
 """
 
 import itertools
@@ -77,10 +78,15 @@ class Loop:
 
     def step(self, max_rounds: int | None = None) -> list[RequestState]:
         """Prefill one chunk or run decode rounds; return the requests that have new tokens."""
+        grown: list[RequestState] = []
+        if self.batch.masked:  # a grammar's next masks need the tokens
+            grown, self._collect = self._collect(), list
+            if not len(self.scheduler):
+                return grown
         collect = self._dispatch(max_rounds)
         if self._ahead:
             collect, self._collect = self._collect, collect
-        grown, prefilling = collect(), list(self.scheduler.prefilling)
+        grown, prefilling = grown + collect(), list(self.scheduler.prefilling)
         if prefilling and self.prefill.num_prefilled >= len(prefilling[0].request.prompt):
             self._admit(prefilling)
         return grown
@@ -201,6 +207,7 @@ class Loop:
         """Move the requests whose prompts have been prefilled into slots."""
         found, group = self.prefill.state, self.prefill.group
         assert found is not None
+        found = found._replace(sampling=found.sampling._replace(mask=None))
         self.prefill.clear()
         for one in prefilling:
             row = found

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from specjax.core.types import Params, State
-from specjax.engine import rows
+from specjax.engine import masked_round, rows
 from specjax.engine.programs import Programs
 from specjax.engine.request_state import RequestState
 
@@ -49,7 +49,9 @@ class Prefill:
             if len(group) > 1:
                 spare = plan.group_shape(len(group), chunk)[0] - len(group)
                 laid_out += [rows.idle_row(*shape)] * spare
-            state = programs.new_state(rows.concatenate(laid_out), window)
+            text, sampling, keys = rows.concatenate(laid_out)
+            mask = masked_round.first_masks(group, len(laid_out), programs.vocab_size)
+            state = programs.new_state((text, sampling._replace(mask=mask), keys), window)
         state = programs.driver.fit(state, window)
         engine = programs.prefill_engine(window, is_scored(group[0]))
         self.state, *results = programs.driver.prefill(engine, params, state, start, chunk)

@@ -30,6 +30,11 @@ class Programs:
     schedule: Sequence[Engine]
     driver: Driver
 
+    @property
+    def vocab_size(self) -> int:
+        """Return V."""
+        return self.engine.target.vocab_size
+
     def new_state(self, laid_out: tuple[Text, Sampling, jax.Array], window: int) -> State:
         """Return the state of new rows, allocated on the device for a window."""
         engine = self.engine._replace(window=window)

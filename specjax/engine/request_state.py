@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from specjax.core.types import FAILED, RUNNING, STOPPED, StepInfo
+from specjax.engine.grammar import GrammarState
 from specjax.engine.rows import Request
 
 FinishReason = Literal["stop", "length", "abort", "error"]
@@ -30,6 +31,11 @@ class RequestState:
     prompt_logprobs: list[Any] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     kv_transfer_params: Mapping[str, str] | None = None  # what the loop's ``export`` returned
+    grammar: GrammarState | None = field(init=False)
+
+    def __post_init__(self):
+        form = self.request.grammar
+        self.grammar = None if form is None else form.start()
 
     @property
     def length(self) -> int:
@@ -68,3 +74,11 @@ class RequestState:
         if reason != RUNNING:
             names = {STOPPED: "stop", FAILED: "error"}
             self.finish_reason = names.get(reason, "length")  # pyright: ignore
+        if self.grammar is not None and self.grammar.error:
+            self.finish_reason = "error"
+
+    @property
+    def failure(self) -> str:
+        """Return why the request failed, if its ``finish_reason`` is "error"."""
+        limit = "" if self.grammar is None else self.grammar.error
+        return f"the grammar: {limit}" if limit else "the model's output was not finite"

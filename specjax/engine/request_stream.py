@@ -85,7 +85,7 @@ class RequestStream:
         if request_state.finish_reason is not None:
             self._sample, self.times.finished = sample, now
         if request_state.finish_reason == "error":
-            self.fail("the model's output was not finite")
+            self.fail(request_state.failure)
         elif tokens or text or request_state.finish_reason is not None:
             reasons = request_state.finish_reason, transcript.stop_reason
             self._put(Delta(text, tokens, found, *reasons))

@@ -13,6 +13,7 @@ import numpy as np
 
 from specjax.core.sampling import FORBIDDEN, row_key
 from specjax.core.types import IDLE, RUNNING, Penalties, Sampling, Text
+from specjax.engine.grammar import Grammar
 from specjax.engine.options.sampling_params import SamplingParams
 
 
@@ -25,6 +26,7 @@ class Request(NamedTuple):
     limit: int  # prompt and output together
     stop_ids: tuple[int, ...]
     bad_words: tuple[tuple[int, ...], ...] = ()
+    grammar: Grammar | None = None  # of structured_outputs
 
 
 Host = Any  # a NumPy array in a field typed as a JAX array; the program that takes it copies it

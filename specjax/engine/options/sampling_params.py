@@ -6,6 +6,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from numbers import Integral, Real
 from typing import Any, no_type_check
 
+from specjax.engine.options.structured_outputs import StructuredOutputsParams
+
 GREEDY_BELOW = 1e-5  # temperatures under this are greedy, as in vLLM
 EXTREME = 1e6  # beyond it float32 arithmetic would let forbidden tokens through
 MAX_LOGPROBS = 20  # vLLM's default max_logprobs
@@ -23,6 +25,8 @@ class SamplingParams:
     64-bit two's complement, so it lies in 0 .. 2**64 - 1. Sample i of ``n`` uses seed + i.
 
     ``min_tokens`` counts tokens before an EOS, a stop token or a stop string may end the text.
+    ``structured_outputs`` gives the text a form, which it has unless ``max_tokens`` or a stop string
+    cuts it; where the form leaves nothing but the end, ``min_tokens`` does not delay it.
     ``max_tokens`` None means as many as the context holds. ``extra_args`` may hold
     ``num_speculative_tokens``, the most tokens that a round drafts for this request (0: none, plain
     decoding), and ``kv_transfer_params`` for extract_hidden_states (``engine.connector``).
@@ -58,6 +62,7 @@ class SamplingParams:
     spaces_between_special_tokens: bool = True
     logit_bias: Mapping[int, float] | None = field(default=None, hash=False)
     allowed_token_ids: Sequence[int] | None = None
+    structured_outputs: StructuredOutputsParams | None = None
     extra_args: Mapping[str, Any] | None = field(default=None, hash=False)
 
     def __post_init__(self):
@@ -164,6 +169,11 @@ class SamplingParams:
         if self.allowed_token_ids is not None:
             ids = _token_ids("allowed_token_ids", self.allowed_token_ids)
             self._set("allowed_token_ids", _unique(ids))
+        form = self.structured_outputs
+        if form is not None and not isinstance(form, StructuredOutputsParams):
+            raise ValueError(
+                f"structured_outputs must be StructuredOutputsParams(...), got {form!r}."
+            )
         if self.extra_args is not None and not isinstance(self.extra_args, Mapping):
             raise ValueError(f"extra_args must be a mapping, got {self.extra_args!r}.")
         most = self.num_speculative_tokens

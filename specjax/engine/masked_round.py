@@ -1,0 +1,81 @@
+"""One round of a batch in which requests have grammars: the host makes masks of the draft.
+
+Which drafted tokens a grammar allows is known at once, and the target reads no others. Which tokens
+may follow each of them takes longer, and is computed while the target runs.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import jax
+import numpy as np
+
+from specjax.core import constrained
+from specjax.core.types import Engine, Params, State, StepInfo
+from specjax.engine.grammar import EVERYTHING, GrammarState, Nodes, num_words
+from specjax.engine.programs import Programs
+from specjax.engine.request_state import RequestState
+from specjax.engine.rows import Host
+
+ROOT = Nodes(np.zeros(1, np.int32), np.zeros(1, np.int32), np.ones(1, bool))
+
+
+def run(
+    programs: Programs, engine: Engine, params: Params, state: State,
+    decoding: Mapping[int, RequestState],
+) -> tuple[State, StepInfo]:  # fmt: skip
+    """Run a round; return the state and the infos [1, B, ...] on the device.
+
+    Args:
+        programs: of the loop.
+        engine: for the present window and number of requests.
+        params: the present ones.
+        state: of all slots.
+        decoding: the requests by slot; all their tokens have been read.
+    """
+    device = programs.driver.masked
+    assert device is not None
+    draft, state = device.propose(engine, params, state)
+    nodes = Nodes(*jax.device_get((draft.tokens, draft.parents, draft.valid)))
+    tokens, allowed = nodes.tokens.copy(), nodes.valid.copy()
+    is_chain = nodes.tokens.shape[1] == engine.drafter.depth + 1
+    grammars: dict[int, GrammarState] = {}
+    for slot, one in decoding.items():
+        if one.grammar is None:
+            continue
+        one.grammar.follow(one.tokens)
+        grammars[slot] = one.grammar
+        most = one.request.params.num_speculative_tokens
+        most = engine.drafter.depth if most is None else min(most, engine.drafter.depth)
+        forced = most if is_chain and draft.probs is None else 0
+        tokens[slot], allowed[slot] = one.grammar.cut(row_of(nodes, slot), forced)
+    draft, present = constrained.cut(draft, *programs.driver.place(params, (tokens, allowed)))
+    output, logits, state = device.forward(engine, params, state, draft, present)
+    masks = everything(*tokens.shape, programs.vocab_size)
+    cut = Nodes(tokens, nodes.parents, allowed)
+    for slot, grammar in grammars.items():
+        grammar.masks(row_of(cut, slot), masks[slot])
+    mask = programs.driver.place(params, masks)
+    return device.verify(engine, params, state, draft, output, logits, mask)
+
+
+def row_of(nodes: Nodes, slot: int) -> Nodes:
+    """Return one row of a batch's nodes."""
+    return Nodes(*(leaf[slot] for leaf in nodes))
+
+
+def everything(batch_size: int, num_nodes: int, vocab_size: int) -> Host:
+    """Return masks [B, N, M] that allow every token."""
+    return np.full((batch_size, num_nodes, num_words(vocab_size)), EVERYTHING, np.int32)
+
+
+def first_masks(
+    group: Sequence[RequestState], num_rows: int, vocab_size: int
+) -> Host | None:
+    """Return the masks [num_rows, 1, M] of the first tokens; None if no request has a grammar."""
+    if all(one.grammar is None for one in group):
+        return None
+    masks = everything(num_rows, 1, vocab_size)
+    for row, one in enumerate(group):
+        if one.grammar is not None:
+            one.grammar.masks(ROOT, masks[row])
+    return masks
