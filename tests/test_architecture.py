@@ -35,6 +35,7 @@ LATE = {
     "torch": {"specjax.weights.convert", "specjax.audit.peers"},
     "torch_npu": {"npu_bridge.runtime"},
     "ray": {"specjax.jobs.on_ray"},
+    "llguidance": {"specjax.engine.grammar"},
     "npu_bridge": {"specjax.engine.device", "specjax.cli.lower"},
 }
 

@@ -49,6 +49,7 @@ SLOW: tuple[str, ...] = (
     "tests/engine/text/test_vocabulary.py::test_another_vocabulary_never_changes_the_text",
     "tests/guides/test_notebooks.py::test_notebook_runs",
     "tests/guides/test_snippets.py::test_snippets_written_like_the_guides_run",
+    "tests/laws/test_structured.py::test_every_text_that_ends_fits_its_schema[2000]",
     "tests/npu_bridge/test_executor.py::test_the_bundled_model_writes_the_same_texts",
     "tests/npu_bridge/test_executor.py::test_the_certificate_says_what_was_and_was_not_run",
     "tests/npu_bridge/test_executor.py::test_the_lowered_loop_writes_the_same_text",

@@ -117,6 +117,28 @@ def costs(
 
 @bench.command()
 @plainly
+def structured(
+    model: Annotated[str, typer.Option(help="Checkpoint folder, or 'bundled'.")] = "bundled",
+    speculative_config: Annotated[
+        str,
+        typer.Option("--speculative-config", "-sc", help="How to draft: vLLM's options, as JSON."),
+    ] = '{"model": "bundled:draft", "num_speculative_tokens": 3}',
+    batch_size: Annotated[int, typer.Option(min=1, help="Requests side by side.")] = 8,
+    json_file: Json = None,
+    reps: Reps = 5,
+) -> None:
+    """Time texts held to a JSON schema beside free ones, plain and drafted (two minutes)."""
+    from specjax.bench.structured import bench_structured
+    from specjax.cli.complete import parse_config
+    from specjax.host.compile_cache import enable_compile_cache
+
+    enable_compile_cache()
+    config = parse_config(speculative_config)
+    bench_structured(model, config, json_file, batch_size=batch_size, reps=reps)
+
+
+@bench.command()
+@plainly
 def trees(
     model: Annotated[str, typer.Option(help="Checkpoint folder, or 'bundled'.")] = "bundled",
     speculative_config: Annotated[

@@ -5,7 +5,6 @@ what is not committed never stays. EOS is never fed to it: whether it may come i
 grammar accepts what there is, and after it comes nothing else.
 """
 
-import importlib
 import json
 import re
 import threading
@@ -164,12 +163,14 @@ class GrammarCompiler:
         key = params.key()
         with self._lock:
             found = self._compiled.get(key)
-            if found is None:
-                found = self._compiled[key] = Grammar(self._new_matcher(params), self._eos_ids)
+        if found is None:  # outside the lock: it may take a second
+            found = Grammar(self._new_matcher(params), self._eos_ids)
+        with self._lock:
+            self._compiled[key] = found
             self._compiled.move_to_end(key)
             while len(self._compiled) > MOST_COMPILED:
                 self._compiled.popitem(last=False)
-            return found
+        return found
 
     def _new_matcher(self, params: StructuredOutputsParams) -> Any:
         library = load_library()
@@ -179,12 +180,13 @@ class GrammarCompiler:
             source = source_of(library, params)
         except ValueError as error:
             raise ValueError(f"{params.kind} cannot be compiled: {shorten(str(error))}") from None
-        if self._vocabulary is None:
-            self._vocabulary = library.LLTokenizer(
-                self._tokenizer.backend.to_str(),
-                n_vocab=self._vocab_size,
-                eos_token=list(self._eos_ids),
-            )
+        with self._lock:
+            if self._vocabulary is None:
+                self._vocabulary = library.LLTokenizer(
+                    self._tokenizer.backend.to_str(),
+                    n_vocab=self._vocab_size,
+                    eos_token=list(self._eos_ids),
+                )
         limits = library.LLParserLimits(verbose_errors=False)
         matcher = library.LLMatcher(self._vocabulary, source, log_level=0, limits=limits)
         if matcher.is_error():
@@ -195,11 +197,12 @@ class GrammarCompiler:
 def load_library() -> Any:
     """Return the module llguidance. Raises ValueError where it is not installed."""
     try:
-        return importlib.import_module("llguidance")
+        import llguidance
     except ModuleNotFoundError:
         raise ValueError(
             "structured_outputs needs llguidance: pip install 'specjax[structured]'."
         ) from None
+    return llguidance
 
 
 def source_of(library: Any, params: StructuredOutputsParams) -> str:

@@ -48,7 +48,8 @@ def run(
         most = engine.drafter.depth if most is None else min(most, engine.drafter.depth)
         forced = most if is_chain and draft.probs is None else 0
         tokens[slot], allowed[slot] = one.grammar.cut(row_of(nodes, slot), forced)
-    draft, present = constrained.cut(draft, *programs.driver.place(params, (tokens, allowed)))
+    placed_tokens, placed_allowed = programs.driver.place(params, (tokens, allowed))
+    draft, present = constrained.cut(draft, placed_tokens, placed_allowed)
     output, logits, state = device.forward(engine, params, state, draft, present)
     masks = everything(*tokens.shape, programs.vocab_size)
     cut = Nodes(tokens, nodes.parents, allowed)
@@ -68,9 +69,7 @@ def everything(batch_size: int, num_nodes: int, vocab_size: int) -> Host:
     return np.full((batch_size, num_nodes, num_words(vocab_size)), EVERYTHING, np.int32)
 
 
-def first_masks(
-    group: Sequence[RequestState], num_rows: int, vocab_size: int
-) -> Host | None:
+def first_masks(group: Sequence[RequestState], num_rows: int, vocab_size: int) -> Host | None:
     """Return the masks [num_rows, 1, M] of the first tokens; None if no request has a grammar."""
     if all(one.grammar is None for one in group):
         return None

@@ -25,8 +25,8 @@ class SamplingParams:
     64-bit two's complement, so it lies in 0 .. 2**64 - 1. Sample i of ``n`` uses seed + i.
 
     ``min_tokens`` counts tokens before an EOS, a stop token or a stop string may end the text.
-    ``structured_outputs`` gives the text a form, which it has unless ``max_tokens`` or a stop string
-    cuts it; where the form leaves nothing but the end, ``min_tokens`` does not delay it.
+    ``structured_outputs`` gives the text a form, which it has unless ``max_tokens`` or a stop
+    string cuts it; where the form leaves nothing but the end, ``min_tokens`` does not delay it.
     ``max_tokens`` None means as many as the context holds. ``extra_args`` may hold
     ``num_speculative_tokens``, the most tokens that a round drafts for this request (0: none, plain
     decoding), and ``kv_transfer_params`` for extract_hidden_states (``engine.connector``).
