@@ -35,8 +35,9 @@ def run(
     device = programs.driver.masked
     assert device is not None
     draft, state = device.propose(engine, params, state)
-    nodes = Nodes(*jax.device_get((draft.tokens, draft.parents, draft.valid)))
-    tokens, allowed = nodes.tokens.copy(), nodes.valid.copy()
+    tokens, parents, valid = jax.device_get((draft.tokens, draft.parents, draft.valid))
+    nodes = Nodes(tokens, parents, valid)
+    tokens, allowed = tokens.copy(), valid.copy()
     is_chain = nodes.tokens.shape[1] == engine.drafter.depth + 1
     grammars: dict[int, GrammarState] = {}
     for slot, one in decoding.items():
@@ -61,7 +62,7 @@ def run(
 
 def row_of(nodes: Nodes, slot: int) -> Nodes:
     """Return one row of a batch's nodes."""
-    return Nodes(*(leaf[slot] for leaf in nodes))
+    return Nodes(nodes.tokens[slot], nodes.parents[slot], nodes.valid[slot])
 
 
 def everything(batch_size: int, num_nodes: int, vocab_size: int) -> Host:
