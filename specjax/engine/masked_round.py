@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import jax
 import numpy as np
 
-from specjax.core import constrained
+from specjax.core import constrained, decode
 from specjax.core.types import Engine, Params, State, StepInfo
 from specjax.engine.grammar import EVERYTHING, GrammarState, Nodes, num_words
 from specjax.engine.programs import Programs
@@ -38,7 +38,7 @@ def run(
     tokens, parents, valid = jax.device_get((draft.tokens, draft.parents, draft.valid))
     nodes = Nodes(tokens, parents, valid)
     tokens, allowed = tokens.copy(), valid.copy()
-    is_chain = nodes.tokens.shape[1] == engine.drafter.depth + 1
+    can_force = draft.probs is None and decode.is_chain(engine, draft)
     grammars: dict[int, GrammarState] = {}
     for slot, one in decoding.items():
         if one.grammar is None:
@@ -47,12 +47,12 @@ def run(
         grammars[slot] = one.grammar
         most = one.request.params.num_speculative_tokens
         most = engine.drafter.depth if most is None else min(most, engine.drafter.depth)
-        forced = most if is_chain and draft.probs is None else 0
-        tokens[slot], allowed[slot] = one.grammar.cut(row_of(nodes, slot), forced)
+        row = row_of(nodes, slot)
+        tokens[slot], allowed[slot] = one.grammar.cut(row, most if can_force else 0)
     placed_tokens, placed_allowed = programs.driver.place(params, (tokens, allowed))
     draft, present = constrained.cut(draft, placed_tokens, placed_allowed)
     output, logits, state = device.forward(engine, params, state, draft, present)
-    masks = everything(*tokens.shape, programs.vocab_size)
+    masks = everything(len(tokens), engine.drafter.nodes, programs.vocab_size)
     cut = Nodes(tokens, nodes.parents, allowed)
     for slot, grammar in grammars.items():
         grammar.masks(row_of(cut, slot), masks[slot])
