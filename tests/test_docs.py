@@ -303,7 +303,11 @@ def test_the_import_graph_sees_a_circle():
 
 
 def test_all_is_what_users_may_need():
-    parts = {need for extra in ("serve", "ab", "bridge", "notebooks") for need in EXTRAS[extra]}
+    parts = {
+        need
+        for extra in ("serve", "structured", "ab", "bridge", "notebooks")
+        for need in EXTRAS[extra]
+    }
     assert set(EXTRAS["all"]) == parts
 
 

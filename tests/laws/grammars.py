@@ -6,6 +6,7 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 import tokenizers
 
@@ -148,6 +149,27 @@ def same(found: Sequence[RequestState], expected: Sequence[RequestState]) -> Non
 
 def scores(state: RequestState) -> list[Any]:
     return [one for each in state.rounds for one in each.logprobs]
+
+
+def fitting(names: Sequence[str], count: int) -> tuple[int, int]:
+    """Complete ``count`` requests with random schemas; raise if a text that ends does not fit.
+
+    The drafters share them out. Returns how many ended, and how many there were.
+    """
+    rng = np.random.default_rng(0)
+    schemas = [random_schema(rng) for _ in range(count)]
+    requests = [request(i, json_form(schema)) for i, schema in enumerate(schemas)]
+    ended, each = 0, -(-count // len(names))
+    for i, name in enumerate(names):
+        some, drafter = slice(i * each, (i + 1) * each), h.CHAINS[name]
+        params = h.weights(drafter)
+        for first in range(0, len(requests[some]), 100):  # another random model for each hundred
+            few = slice(some.start + first, min(some.start + first + 100, some.stop))
+            factor = 1 + 0.05 * (first // 100 - 2)
+            target = jax.tree.map(lambda leaf, by=factor: leaf * by, params.target)
+            found = complete(drafter, requests[few], params._replace(target=target))
+            ended += sum(parses(*pair) for pair in zip(found, schemas[few], strict=True))
+    return ended, count
 
 
 def parses(state: RequestState, schema: Any) -> bool:
