@@ -34,6 +34,7 @@ GENERATED = {DOCS / path for path in reference.pages(ROOT)} | {
     DOCS / "notebooks" / f"{name}.md"
     for name in ["index", *(path.stem for path in (ROOT / "notebooks").glob("*.py"))]
 }
+GENERATED.add(DOCS / "explorer.html")
 BLOCK = re.compile(
     r"^(?:<!-- not run: (?P<why>[^\n]+) -->\n)?```(?P<kind>\w+)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,

@@ -1,4 +1,4 @@
-"""MkDocs' hook: the API reference, the notebooks with their outputs, and formulas as MathML.
+"""MkDocs' hook: the API reference, the explorer, the notebooks with their outputs, MathML.
 
 The reference has a page for each module of the packages, the notebooks come from
 ``build/notebooks``, where ``make docs`` has executed them. Nothing on a page is loaded from
@@ -22,6 +22,7 @@ import reference
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS, REFERENCE = "notebooks/", "reference/"  # where the nav of mkdocs.yml wants them
+EXPLORER = ROOT / "specjax" / "viz" / "explorer.html"
 EXECUTED = ROOT / "build" / "notebooks"
 
 
@@ -39,6 +40,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages, and the notebooks' figures."""
     pages = reference.pages(ROOT) | notebook_pages.pages(ROOT, EXECUTED)
+    pages |= {"explorer.html": EXPLORER.read_text(encoding="utf-8")}
     for path, content in pages.items():
         files.append(File.generated(config, path, content=content))
     return files

@@ -20,6 +20,7 @@ from specjax.cli.corpus import corpus
 from specjax.cli.engine_options import EngineCommand, with_engine_options
 from specjax.cli.errors import DEBUG, plainly
 from specjax.cli.explain import explain
+from specjax.cli.explore import explore
 from specjax.cli.extract import extract
 from specjax.cli.jobs import merge, plan_job
 from specjax.cli.lower import certify, lower
@@ -42,6 +43,7 @@ app.add_typer(corpus, name="corpus")
 app.add_typer(oracle, name="oracle")
 app.add_typer(theory, name="theory")
 app.command()(explain)
+app.command()(explore)
 app.command()(extract)
 app.command()(merge)
 app.command("plan-job")(plan_job)

@@ -90,8 +90,13 @@ def kv_bytes_per_token(
     return (2.0 * layers * heads * dim * width)[()]
 
 
-QWEN3_32B = ModelCost("Qwen3-32B", 32.8e9, 2.0, float(kv_bytes_per_token(64, 8, 128)))
-QWEN3_0_6B = ModelCost("Qwen3-0.6B", 0.6e9, 2.0, float(kv_bytes_per_token(28, 8, 128)))
+# Layers and heads are those of their config.json; attention takes 4 L H d operations.
+QWEN3_32B = ModelCost(
+    "Qwen3-32B", 32.8e9, 2.0, float(kv_bytes_per_token(64, 8, 128)), 4.0 * 64 * 64 * 128
+)
+QWEN3_0_6B = ModelCost(
+    "Qwen3-0.6B", 0.6e9, 2.0, float(kv_bytes_per_token(28, 8, 128)), 4.0 * 28 * 16 * 128
+)
 
 
 def decode_time_roofline(
@@ -185,6 +190,21 @@ def long_context_speedup(
     xp = library_of(ctx, budget)
     reads = xp.minimum(xp.asarray(ctx), xp.asarray(budget))
     return speedup_vs_batch(B, alpha, K, ctx, model, hw, draft=model, draft_ctx=reads)
+
+
+def devices_needed(B: Real, ctx: Real, model: ModelCost, hw: Hardware) -> Value:
+    """Return how many devices hold the weights and the caches of B rows of ``ctx`` tokens.
+
+    N devices read and compute N times as fast (without the cost of communication), so ratios of
+    times on a roofline are those of one. Broadcasts. Raises ValueError for negative arguments.
+
+    >>> int(devices_needed(64, 8192, QWEN3_32B, H200))
+    2
+    """
+    require_costs(B=B, ctx=ctx)
+    xp, B, ctx = arrays(B, ctx)
+    bytes_held = model.num_params * model.bytes_per_param + B * ctx * model.kv_bytes
+    return xp.maximum(xp.ceil(bytes_held / hw.memory), 1.0)[()]
 
 
 def knee(model: ModelCost, hw: Hardware) -> float:

@@ -21,6 +21,7 @@ class BlockCost(NamedTuple):
     tokens: Float[np.ndarray, "n"]  # per row and pass
     cost: Float[np.ndarray, "n"]  # t(B, n) / t(B, 1)
     knee: float  # tokens per row at which compute takes as long as reading memory
+    num_devices: int  # that hold the weights and the rows' caches; the ratio is the same on one
 
 
 def block_cost(
@@ -52,24 +53,20 @@ def block_cost(
         ax.plot(tokens, tokens, color=QUIET, linestyle=(0, (1, 2)), linewidth=1.2)
         for i, batch in enumerate(batches):
             at = knee_of_row(batch, ctx, model, hw)
-            one = BlockCost(hw.name, batch, tokens, relative(batch, tokens, ctx, model, hw), at)
+            cost = relative(batch, tokens, ctx, model, hw)
+            num_devices = int(theory.devices_needed(batch, ctx, model, hw))
+            one = BlockCost(hw.name, batch, tokens, cost, at, num_devices)
             lines.append(one)
             style = {"color": LINES[i % len(LINES)], "linestyle": DASHES[i % len(DASHES)]}
-            ax.plot(tokens, one.cost, linewidth=2, label=f"{batch}", **style)
+            ax.plot(tokens, one.cost, linewidth=2, label=describe(one), **style)
             if 1 <= at <= most_tokens:
                 ax.plot([at], [1.0], marker="o", markersize=6, color=style["color"])
         finish(ax, hw, most_tokens)
     where = {"rotation": 57, "rotation_mode": "anchor", "va": "bottom"}
-    axes[0].text(5.5, 6.3, "n plain passes", fontsize=SMALL, color=QUIET, **where)
+    axes[0].text(11, 12.3, "n plain passes", fontsize=SMALL, color=QUIET, **where)
     axes[0].set_ylabel("time of the pass over that of n = 1 (ratio)", fontsize=SMALL)
-    axes[-1].legend(
-        title="rows in the batch",
-        title_fontsize=SMALL,
-        frameon=False,
-        fontsize=SMALL,
-        labelcolor=QUIET,
-        loc="upper left",
-    )
+    for ax in axes:
+        ax.legend(frameon=False, fontsize=SMALL, labelcolor=QUIET, loc="upper left")
     context = f", {ctx:,.0f} tokens of context" if ctx else ""
     said = f"{model.name}{context}: verifying is free up to the knee; peak numbers are assumed"
     figure.suptitle(said if title is None else title, fontsize=11, x=0.01, ha="left")
@@ -85,10 +82,20 @@ def relative(
 
 
 def knee_of_row(batch: Scalar, ctx: Scalar, model: theory.ModelCost, hw: theory.Hardware) -> float:
-    """Return the n at which 2 N B n / F equals (weights + B ctx kv) / BW."""
+    """Return the n at which B n (2 N + ctx a) / F equals (weights + B ctx kv) / BW.
+
+    a: attention's operations per token and token of context, as in ``decode_time_roofline``.
+    """
     require_costs(ctx=ctx)
     moved = model.num_params * model.bytes_per_param + batch * ctx * model.kv_bytes
-    return float(moved / hw.bandwidth * hw.flops / (2.0 * model.num_params * batch))
+    operations = batch * (2.0 * model.num_params + ctx * model.context_flops)
+    return float(moved / hw.bandwidth * hw.flops / operations)
+
+
+def describe(line: BlockCost) -> str:
+    """Return a line's label: its rows, and the devices that hold them if one does not."""
+    rows = "1 row" if line.batch == 1 else f"{line.batch} rows"
+    return rows if line.num_devices == 1 else f"{rows}, on {line.num_devices} devices"
 
 
 def finish(ax: Axes, hw: theory.Hardware, most_tokens: int) -> None:

@@ -23,7 +23,9 @@ def test_bytes_of_the_cache_and_time_of_a_pass():
     crowded = theory.decode_time_roofline(4096, 1, 0, QWEN3_32B, H200)
     assert crowded == pytest.approx(2 * 32.8e9 * 4096 / 989e12)
     summed = theory.decode_time_roofline(64, 1, 1000, QWEN3_32B, H200, "sum", 1e-3)
-    parts = weights + 64 * 1000 * 262_144 / 4.8e12 + 2 * 32.8e9 * 64 / 989e12 + 1e-3
+    attention = 4 * 64 * 64 * 128  # operations per token and token of context: L H d, twice
+    operations = (2 * 32.8e9 + 1000 * attention) * 64
+    parts = weights + 64 * 1000 * 262_144 / 4.8e12 + operations / 989e12 + 1e-3
     assert summed == pytest.approx(parts)
 
 

@@ -37,6 +37,7 @@ def test_parameters_are_the_published_ones_without_input_embeddings():
         assert cost.num_params == pytest.approx(total, rel=0.01)
         assert cost.active_params == pytest.approx(active, rel=0.02)
     assert model_cost(QWEN3_32B).kv_bytes == theory.QWEN3_32B.kv_bytes
+    assert model_cost(QWEN3_32B).context_flops == theory.QWEN3_32B.context_flops
     assert model_cost(DEEPSEEK_V3).kv_bytes == 2 * 61 * 576
     assert model_cost(DEEPSEEK_V3).bytes_per_param == 1
 

@@ -20,6 +20,8 @@ def test_a_block_is_free_up_to_its_knee_and_never_dearer_than_plain_passes(tmp_p
         np.testing.assert_allclose(line.cost[past], line.tokens[past] / line.knee)
         batch = theory.critical_batch(line.knee, ctx, theory.QWEN3_32B, hw)
         assert batch == pytest.approx(line.batch)
+        held = 65.6e9 + line.batch * ctx * 2**18
+        assert hw.memory * (line.num_devices - 1) < held <= hw.memory * line.num_devices
     assert len(axes) == 2
     figure = axes[0].get_figure(root=True)
     assert "assumed" in figure.get_suptitle()
