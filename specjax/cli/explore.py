@@ -100,7 +100,7 @@ def run_of_arm(
         return
     tokens, k, gain = counted.mean_acceptance_length, len(counted.num_accepted_tokens_per_pos), None
     why = None if base is None else explained(base, units, found)
-    if why is not None:
+    if base is not None and why is not None:
         tokens = why.tokens_per_round
         gain = compare((measure(base), base), (found, units), greedy=False).tpot_gain
     yield Run(name, float(theory.alpha_from_length(tokens, k)), k, tokens, gain)

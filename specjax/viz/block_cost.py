@@ -46,11 +46,12 @@ def block_cost(
     require("most_tokens", most_tokens, 2)
     tokens = np.geomspace(1, most_tokens, 200)
     if figure is None:
-        figure = Figure(figsize=(7.8, 4.0), dpi=150, layout="constrained")
+        figure = Figure(figsize=(7.8, 4.7), dpi=150, layout="constrained")
     axes = figure.subplots(1, len(hardware), sharex=True, sharey=True, squeeze=False)[0]
     lines = []
     for ax, hw in zip(axes, hardware, strict=True):
-        ax.plot(tokens, tokens, color=QUIET, linestyle=(0, (1, 2)), linewidth=1.2)
+        plain = {"color": QUIET, "linestyle": (0, (1, 2)), "linewidth": 1.2}
+        ax.plot(tokens, tokens, label="n plain passes", **plain)
         for i, batch in enumerate(batches):
             at = knee_of_row(batch, ctx, model, hw)
             cost = relative(batch, tokens, ctx, model, hw)
@@ -62,11 +63,10 @@ def block_cost(
             if 1 <= at <= most_tokens:
                 ax.plot([at], [1.0], marker="o", markersize=6, color=style["color"])
         finish(ax, hw, most_tokens)
-    where = {"rotation": 57, "rotation_mode": "anchor", "va": "bottom"}
-    axes[0].text(11, 12.3, "n plain passes", fontsize=SMALL, color=QUIET, **where)
     axes[0].set_ylabel("time of the pass over that of n = 1 (ratio)", fontsize=SMALL)
     for ax in axes:
-        ax.legend(frameon=False, fontsize=SMALL, labelcolor=QUIET, loc="upper left")
+        below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14), "ncols": 2}
+        ax.legend(frameon=False, fontsize=SMALL, labelcolor=QUIET, **below)
     context = f", {ctx:,.0f} tokens of context" if ctx else ""
     said = f"{model.name}{context}: verifying is free up to the knee; peak numbers are assumed"
     figure.suptitle(said if title is None else title, fontsize=11, x=0.01, ha="left")
