@@ -11,7 +11,11 @@
 # ---
 
 # %% [markdown]
-# # 02 · Draft and verify in 40 lines of JAX
+# # 02 · Draft and verify: 15 lines of NumPy, 40 of JAX
+#
+# **You will** write accept/reject in fifteen lines, prove it in fractions, and see why a seed's
+# text stays the same. **Before this**: Python and NumPy; JAX is explained where it comes.
+# **Time**: 40 minutes.
 #
 # **Question.** A large model emits one token per forward pass. If something cheap guesses the
 # next few tokens, can one pass confirm several of them *without changing a single character* of
@@ -38,6 +42,7 @@ import functools
 import inspect
 import itertools
 import json
+from collections import Counter
 from fractions import Fraction
 from pathlib import Path
 from typing import NamedTuple
@@ -45,6 +50,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from matplotlib.figure import Figure
 from scipy.stats import chisquare
 
 from specjax import LLM, SamplingParams
@@ -56,9 +62,172 @@ from specjax.drafters.draft_model import draft_model
 from specjax.models.toy import markov_target
 from specjax.verify.rejection import rejection
 from specjax.verify.walk import walk
+from specjax.viz.palette import BLACK, BLUE, ORANGE, SMALL
 from specjax.viz.timeline import ACCEPTED, BONUS, RECOVERED, RoundTokens, token_timeline
 
 # %% [markdown]
+# ## Fifteen lines of NumPy
+#
+# The target is a function that gives a distribution $p$ after a text, the draft one that gives
+# $q$. Here the text's last token is all that counts, so both are tables with a row per token. The
+# draft samples $K$ tokens, $d \sim q$. Each is accepted with probability $\min(1, p(d)/q(d))$; at
+# the first rejection a token is drawn from $\max(p - q, 0)$, normalised, and the rest is dropped
+# ([Leviathan, Kalman & Matias 2023](https://arxiv.org/abs/2211.17192); [Chen et al.
+# 2023](https://arxiv.org/abs/2302.01318)).
+
+
+# %%
+def accept_reject(p, q, root, num_draft, rng):
+    """Draft from q, keep what p agrees with, and add one token of p."""
+    drafted, token = [], root
+    for _ in range(num_draft):
+        token = rng.choice(len(q), p=q[token])
+        drafted.append(token)
+    emitted, token = [], root
+    for d in drafted:
+        if rng.random() * q[token][d] < p[token][d]:
+            emitted.append(d)
+            token = d
+        else:
+            left = np.maximum(p[token] - q[token], 0)
+            return [*emitted, rng.choice(len(p), p=left / left.sum())]
+    return [*emitted, rng.choice(len(p), p=p[token])]
+
+
+assert len(inspect.getsource(accept_reject).splitlines()) == 15
+
+
+# %% [markdown]
+# ## The proof, in fractions
+#
+# Three tokens, and $K = 2$. Everything that can happen in a round can be listed with its
+# probability, so we do not have to believe anything: all ways to emit a string, times what plain
+# decoding would add, must give the target's probability. Not approximately: these are fractions.
+# The text for a seed depends on the draft, so this rule is not lossless, but it is **exact**. The
+# chance that one draft token is accepted is $\alpha = \sum_x \min(p(x), q(x)) = 1 - \mathrm{TV}(p,
+# q)$.
+
+
+# %%
+def rotations(*distribution):
+    """Make a Markov table [3][3]: the same distribution after each token, rotated."""
+    return [[distribution[(x - t) % 3] for x in range(3)] for t in range(3)]
+
+
+def one_over(*parts):
+    return [Fraction(1, part) for part in parts]
+
+
+p, q = rotations(*one_over(2, 4, 4)), rotations(*one_over(4, 2, 4))
+
+
+def acceptance_of(p, q):
+    """Leviathan's rule."""
+    return min(Fraction(1), p / q)
+
+
+def residual_of(p, q, drafted):
+    """What to draw from after a rejection, not yet normalised."""
+    return [max(a - b, Fraction(0)) for a, b in zip(p, q, strict=True)]
+
+
+def outcomes(root, depth, accept=acceptance_of, residual=residual_of):
+    """Yield all (emitted tokens, probability) of one round."""
+    if depth == 0:
+        yield from (((x,), p[root][x]) for x in range(3))  # the bonus token
+        return
+    for d in range(3):
+        kept = q[root][d] * accept(p[root][d], q[root][d])
+        for rest, chance in outcomes(d, depth - 1, accept, residual):
+            yield (d, *rest), kept * chance
+        left = residual(p[root], q[root], d)
+        if q[root][d] > kept:
+            for x in range(3):
+                yield (x,), (q[root][d] - kept) * left[x] / sum(left)
+
+
+def plain_distribution(root, string):
+    """Return the target's probability of a string."""
+    chance = Fraction(1)
+    for x in string:
+        chance, root = chance * p[root][x], x
+    return chance
+
+
+def distribution_of(root, depth, **rule):
+    """Return the distribution of K + 1 tokens; plain decoding adds what a round left out."""
+    distribution = dict.fromkeys(itertools.product(range(3), repeat=depth + 1), Fraction(0))
+    for emitted, chance in outcomes(root, depth, **rule):
+        for string in distribution:
+            if string[: len(emitted)] == emitted:
+                distribution[string] += chance * plain_distribution(
+                    emitted[-1], string[len(emitted) :]
+                )
+    return distribution
+
+
+for root in range(3):
+    for string, chance in distribution_of(root, depth=2).items():
+        assert chance == plain_distribution(root, string)
+
+agree = sum(min(a, b) for a, b in zip(p[0], q[0], strict=True))
+mean = sum(chance * len(emitted) for emitted, chance in outcomes(0, 2))
+
+
+def tokens_per_round(alpha, num_draft):
+    """Return 1 + alpha + ... + alpha^K in closed form."""
+    return (1 - alpha ** (num_draft + 1)) / (1 - alpha)
+
+
+print(f"alpha = {agree}, tokens per round = {mean}: enumeration and formula agree")
+assert agree == Fraction(3, 4)
+assert mean == tokens_per_round(agree, 2) == Fraction(37, 16)
+
+# %% [markdown]
+# The list of outcomes and the fifteen lines are the same algorithm twice. To be sure of that, run
+# the fifteen lines 20,000 times and count what a round emits: a chi-square test against the list.
+
+# %%
+P, Q, ROUNDS_RUN = np.array(p, float), np.array(q, float), 20_000
+rng = np.random.default_rng(0)
+seen = Counter(tuple(map(int, accept_reject(P, Q, 0, 2, rng))) for _ in range(ROUNDS_RUN))
+listed = Counter()
+for emitted, chance in outcomes(0, 2):
+    listed[emitted] += chance
+assert seen.keys() <= listed.keys()
+possible = [emitted for emitted, chance in listed.items() if chance]
+pvalue = chisquare(
+    [seen[one] for one in possible], [ROUNDS_RUN * float(listed[one]) for one in possible]
+).pvalue
+print(f"{len(possible)} outcomes of a round, p-value {pvalue:.2f}")
+assert pvalue > 1e-3
+
+# %% [markdown]
+# Why it works, in one line: token $x$ comes out accepted with probability $q(x)\min(1, p(x)/q(x))
+# = \min(p(x), q(x))$; a rejection has the probability $\sum_y \max(p(y) - q(y), 0)$, and then $x$
+# comes with its share of it, $\max(p(x) - q(x), 0)$. The two add up to $p(x)$.
+
+# %%
+figure = Figure(figsize=(7.2, 3.2), dpi=150, layout="constrained")
+ax = figure.add_subplot()
+place, kept = np.arange(3), np.minimum(P[0], Q[0])
+ax.bar(place - 0.2, Q[0], 0.36, color="white", edgecolor=BLACK, label="drafted, q")
+ax.bar(place + 0.2, kept, 0.36, color=BLUE, label="accepted, min(p, q)")
+ax.bar(place + 0.2, P[0] - kept, 0.36, bottom=kept, color=ORANGE, hatch="//", label="recovered")
+ax.set_xticks(place, [f"token {x}" for x in place])
+ax.set_ylabel("probability", fontsize=SMALL)
+ax.set_title(
+    "Accepted and recovered add up to the target's p, whatever q is", fontsize=11, loc="left"
+)
+ax.legend(frameon=False, fontsize=SMALL)
+ax.get_figure()
+
+# %% [markdown]
+# ## The same seed, and batches
+#
+# Fifteen lines are enough for one text. An engine runs many at once, and people expect that a seed
+# gives one text. Both are solved by the second rule.
+#
 # ## The forty lines
 #
 # The toy target is a Markov chain: its "forward pass" is to look up a row of a table of logits.
@@ -237,11 +406,6 @@ assert (len(lengths), ROUNDS) == (200, 60)
 ALPHAS = (0.3, 0.6, 0.8, 0.9)
 
 
-def tokens_per_round(alpha, num_draft):
-    """Return 1 + alpha + ... + alpha^K in closed form."""
-    return (1 - alpha ** (num_draft + 1)) / (1 - alpha)
-
-
 def constant_acceptance(alpha):
     """Make the two tables: the target follows the draft's only idea with probability alpha."""
     onward = jnp.roll(jnp.eye(V, dtype=jnp.float32), 1, axis=1)
@@ -273,93 +437,12 @@ for num_draft in DEPTHS:
 assert tokens_per_round(0.3, 8) - tokens_per_round(0.3, 4) < 0.01
 
 # %% [markdown]
-# ## The other rule: rejection sampling
+# ## Accept/reject, as shipped
 #
-# Above, the target *chose* a token at every node and the draft had to hit it. If the draft
-# itself samples, $d \sim q$, one can accept more cleverly: accept $d$ with probability
-# $\min(1, p(d)/q(d))$ and, at the first rejection, draw from $\max(p - q, 0)$ normalised
-# (Leviathan, Kalman & Matias 2023; Chen et al. 2023). The text for a seed then depends on the
-# draft, so it is not lossless, but it is **exact**: the distribution is the target's. The chance
-# that one draft token is accepted is $\alpha = \sum_x \min(p(x), q(x)) = 1 - \mathrm{TV}(p, q)$.
-#
-# With three tokens and $K = 2$ a whole round can be enumerated in fractions, so we do not have to
-# believe it: all ways to emit a string, times what plain decoding would add, must give the
-# target's probability. Not approximately: these are fractions.
-
-
-# %%
-def rotations(*distribution):
-    """Make a Markov table [3][3]: the same distribution after each token, rotated."""
-    return [[distribution[(x - t) % 3] for x in range(3)] for t in range(3)]
-
-
-def one_over(*parts):
-    return [Fraction(1, part) for part in parts]
-
-
-p, q = rotations(*one_over(2, 4, 4)), rotations(*one_over(4, 2, 4))
-
-
-def acceptance_of(p, q):
-    """Leviathan's rule."""
-    return min(Fraction(1), p / q)
-
-
-def residual_of(p, q, drafted):
-    """What to draw from after a rejection, not yet normalised."""
-    return [max(a - b, Fraction(0)) for a, b in zip(p, q, strict=True)]
-
-
-def outcomes(root, depth, accept=acceptance_of, residual=residual_of):
-    """Yield all (emitted tokens, probability) of one round."""
-    if depth == 0:
-        yield from (((x,), p[root][x]) for x in range(3))  # the bonus token
-        return
-    for d in range(3):
-        kept = q[root][d] * accept(p[root][d], q[root][d])
-        for rest, chance in outcomes(d, depth - 1, accept, residual):
-            yield (d, *rest), kept * chance
-        left = residual(p[root], q[root], d)
-        if q[root][d] > kept:
-            for x in range(3):
-                yield (x,), (q[root][d] - kept) * left[x] / sum(left)
-
-
-def plain_distribution(root, string):
-    """Return the target's probability of a string."""
-    chance = Fraction(1)
-    for x in string:
-        chance, root = chance * p[root][x], x
-    return chance
-
-
-def distribution_of(root, depth, **rule):
-    """Return the distribution of K + 1 tokens; plain decoding adds what a round left out."""
-    distribution = dict.fromkeys(itertools.product(range(3), repeat=depth + 1), Fraction(0))
-    for emitted, chance in outcomes(root, depth, **rule):
-        for string in distribution:
-            if string[: len(emitted)] == emitted:
-                distribution[string] += chance * plain_distribution(
-                    emitted[-1], string[len(emitted) :]
-                )
-    return distribution
-
-
-for root in range(3):
-    for string, chance in distribution_of(root, depth=2).items():
-        assert chance == plain_distribution(root, string)
-
-alpha = sum(min(a, b) for a, b in zip(p[0], q[0], strict=True))
-mean = sum(chance * len(emitted) for emitted, chance in outcomes(0, 2))
-print(f"alpha = {alpha}, tokens per round = {mean}: enumeration and formula agree")
-assert alpha == Fraction(3, 4)
-assert mean == tokens_per_round(alpha, 2) == Fraction(37, 16)
-
-# %% [markdown]
-# The shipped rule draws real noise in float32, so it gets a statistical test: 20,000 rows through
-# `decode.generate` with the rejection rule, and a chi-square test of the joint distribution of
-# three tokens that one whole round can emit. The same test must notice a draft that lies about its
-# distribution.
+# Accept and reject ships as `specjax.verify.rejection`, with noise by address too. It draws real
+# noise in float32, so it gets a statistical test: 20,000 rows through `decode.generate`, and a
+# chi-square test of the joint distribution of three tokens that one whole round can emit. The same
+# test must notice a draft that lies about its distribution.
 
 # %%
 NUM_ROWS = 20_000
@@ -409,6 +492,68 @@ assert shipped > 1e-3
 assert caught < 1e-6
 
 # %% [markdown]
+# ## From a chain to a tree
+#
+# If the target chooses at every node, nothing forces the nodes to be a chain. Offer *two* tokens
+# after the root, each with a continuation: the target's choice after the root is one of them more
+# often than it is the one. Verification is one loop: from the root, go to the child that carries
+# what the target chose, until there is none. The noise has the same address, so the text is the
+# same again.
+
+
+# %%
+def follow(parents, tokens, choices):
+    """Return the target's choices down the tree: at each node, to the child that carries it."""
+    node, emitted = 0, [choices[0]]
+    while children := [
+        i for i, up in enumerate(parents) if i and up == node and tokens[i] == choices[node]
+    ]:
+        node = children[0]
+        emitted.append(choices[node])
+    return emitted
+
+
+choose_all = jax.jit(jax.vmap(choose, (0, None, None, 0)))
+
+
+def complete_with(tree_of, length, key, temperature=1.0):
+    """Complete one text with trees of drafts; return it and the number of rounds."""
+    text, num_rounds = [0], 0
+    while len(text) < length:
+        parents, tokens = tree_of(text[-1])
+        depth = [0]
+        for node in range(1, len(parents)):
+            depth.append(depth[parents[node]] + 1)
+        index = jnp.asarray(len(text) + np.array(depth))
+        rows = target_table[jnp.asarray(tokens)]
+        chosen = choose_all(rows, temperature, key, index)
+        text += follow(parents, tokens, np.asarray(chosen).tolist())
+        num_rounds += 1
+    return text[:length], num_rounds
+
+
+likely = np.argsort(-np.asarray(draft_table), axis=1)  # the draft's order of tokens after each
+
+
+def chain(root):
+    return [0, 0, 1], [root, likely[root, 0], likely[likely[root, 0], 0]]
+
+
+def two_branches(root):
+    first, second = likely[root, :2]
+    return [0, 0, 0, 1, 2], [root, first, second, likely[first, 0], likely[second, 0]]
+
+
+results = {shape.__name__: complete_with(shape, 120, row_key(3)) for shape in (chain, two_branches)}
+for name, (_, num_rounds) in results.items():
+    print(f"{name:13} {120 / num_rounds:.2f} tokens per round")
+assert results["chain"][0] == results["two_branches"][0]
+assert results["chain"][0][1:61] == plain[2 * NUM_SEEDS + 3].tolist()  # temperature 1, seed 3
+assert results["two_branches"][1] < results["chain"][1]
+
+# %% [markdown]
+# Five nodes instead of three for more tokens per round: whether that pays is notebook 08.
+#
 # ## A real completion
 #
 # Now the trained pair that ships with specjax: a small model of Python source as the target, and a
@@ -490,18 +635,20 @@ assert 0 <= cut <= K
 # 3. At $\alpha = 0.8$ no draft, however long, brings more than $1/(1-\alpha) = 5$ tokens per
 #    round. Which $K$ is the first to reach nine tenths of it?
 #
-# The answers are in the cells below, as assertions. Think first.
+# The answers are in the hidden cells below: each prints its solution and checks it. Think first.
 
-# %% jupyter={"source_hidden": true} tags=["hide-input"]
-# Answer 1. The distribution becomes min(p, q) + (1 - alpha) p: the draft's favourite is too likely.
+# %% jupyter={"source_hidden": true, "outputs_hidden": true} tags=["hide-input"]
+print("""Answer 1. The distribution becomes min(p, q) + (1 - alpha) p: the draft's favourite is
+too likely.""")
 naive = distribution_of(0, depth=1, residual=lambda p, q, drafted: p)
 first = [sum(chance for string, chance in naive.items() if string[0] == x) for x in range(3)]
-assert first == [min(a, b) + (1 - alpha) * a for a, b in zip(p[0], q[0], strict=True)]
+assert first == [min(a, b) + (1 - agree) * a for a, b in zip(p[0], q[0], strict=True)]
 assert sum(abs(a - b) for a, b in zip(first, p[0], strict=True)) / 2 == Fraction(1, 8)
 
-# %% jupyter={"source_hidden": true} tags=["hide-input"]
-# Answer 2. Not biased: the draft token is then a fixed guess d, hit with probability p(d), and p
-# without d is what is left. It costs acceptance: sum p q instead of sum min(p, q).
+# %% jupyter={"source_hidden": true, "outputs_hidden": true} tags=["hide-input"]
+print("""Answer 2. Not biased: the draft token is then a fixed guess d, hit with probability
+p(d), and p without d is what is left. It costs acceptance: sum p q instead of sum
+min(p, q).""")
 as_if_one = {
     "accept": lambda p, q: p,
     "residual": lambda p, q, drafted: [0 if x == drafted else p[x] for x in range(3)],
@@ -510,12 +657,12 @@ assert all(
     distribution == plain_distribution(0, string)
     for string, distribution in distribution_of(0, 2, **as_if_one).items()
 )
-assert sum(a * b for a, b in zip(p[0], q[0], strict=True)) == Fraction(5, 16) < alpha
+assert sum(a * b for a, b in zip(p[0], q[0], strict=True)) == Fraction(5, 16) < agree
 fewer = sum(chance * len(emitted) for emitted, chance in outcomes(0, 2, **as_if_one))
 assert fewer == tokens_per_round(Fraction(5, 16), 2) < mean
 
-# %% jupyter={"source_hidden": true} tags=["hide-input"]
-# Answer 3. 1 - alpha^(K+1) >= 9/10.
+# %% jupyter={"source_hidden": true, "outputs_hidden": true} tags=["hide-input"]
+print("""Answer 3. 1 - alpha^(K+1) >= 9/10.""")
 enough = [k for k in range(50) if tokens_per_round(0.8, k) >= 0.9 * 5]
 assert enough[0] == 10
 
@@ -552,6 +699,15 @@ assert num_same >= 99
 assert num_rounds < num_tokens / 2
 
 # %% [markdown]
+# ## Further reading
+#
+# - Leviathan, Kalman & Matias 2023, *Fast Inference from Transformers via Speculative Decoding*
+#   ([arXiv 2211.17192](https://arxiv.org/abs/2211.17192))
+# - Chen et al. 2023, *Accelerating Large Language Model Decoding with Speculative Sampling* ([arXiv
+#   2302.01318](https://arxiv.org/abs/2302.01318))
+# - Daliri, Musco & Suresh 2025, *Coupling without Communication and Drafter-Invariant Speculative
+#   Decoding* ([arXiv 2408.07978](https://arxiv.org/abs/2408.07978))
+#
 # ## 中文摘要
 #
 # - **问题**: 大模型每次前向只产生一个 token。用便宜的草稿一次猜 $K$ 个, 能否一次验证多个,
@@ -561,6 +717,7 @@ assert num_rounds < num_tokens / 2
 #   每轮产出 = 接受数 + 1。
 # - **同种子同文本 (lossless)**: 采样噪声由 (种子, 位置) 决定, 与轮次无关。
 #   因此任何草稿、任何温度下, 输出与普通解码逐 token 相同。
+# - **十五行 NumPy** 写出接受/拒绝, 用分数枚举证明, 再推广到批、按位置取噪声和树。
 # - **同分布 (exact)**: 拒绝采样以 $\min(1, p/q)$ 接受, 拒绝后从 $\max(p-q, 0)$ 重采。
 #   文本可能不同, 但分布与目标模型完全一致; 本文用分数精确枚举证明了小例子。
 # - **每轮 token 数**: 接受率恒为 $\alpha$ 时为 $(1-\alpha^{K+1})/(1-\alpha)$,

@@ -13,6 +13,9 @@
 # %% [markdown]
 # # 03 · Rejection sampling, proved and enumerated
 #
+# **You will** derive the residual, compute alpha from two distributions, and recognise four
+# broken verifiers. **Before this**: 02. **Time**: 30 minutes.
+#
 # **Question.** A draft token $d$ was sampled from the wrong distribution, $q$. You may keep it or
 # replace it, after one look at the right distribution, $p$. How can what you emit have *exactly*
 # the distribution $p$, whatever $q$ was, and how often can you keep the draft?
@@ -236,9 +239,9 @@ for number, puzzle in enumerate(PUZZLES, start=1):
     symptom = inspect.getdoc(puzzle).split("\n\n")[0]
     print(f"{number}. {symptom}\n{code.strip(chr(10))}\n")
 
-# %% jupyter={"source_hidden": true} tags=["hide-input"]
-# Answer 1. `unknown` hides q from the recovery, which draws from p: then min(p, q) is given, and
-# (1 - alpha) p besides. What both models like comes too often.
+# %% jupyter={"source_hidden": true, "outputs_hidden": true} tags=["hide-input"]
+print("""Answer 1. `unknown` hides q from the recovery, which draws from p: then min(p, q) is
+given, and (1 - alpha) p besides. What both models like comes too often.""")
 one = [
     np.broadcast_to(distribution, (1, num_contexts(V, 1), V)).astype(float)
     for distribution in (P, Q)
@@ -251,17 +254,19 @@ np.testing.assert_allclose(
 )
 assert np.abs(distribution - P).sum() / 2 > 0.1
 
-# %% jupyter={"source_hidden": true} tags=["hide-input"]
-# Answer 2. `<=`. A uniform is 0 once in 2^23 draws; then a draft token of probability zero is
-# accepted. No test by sampling would see it: the total variation is that of rounding. The audit
-# does not sample, so it does: texts that the target never writes have got a probability.
+# %% jupyter={"source_hidden": true, "outputs_hidden": true} tags=["hide-input"]
+print("""Answer 2. `<=`. A uniform is 0 once in 2^23 draws; then a draft token of probability
+zero is accepted. No test by sampling would see it: the total variation is that of
+rounding. The audit does not sample, so it does: texts that the target never writes have
+got a probability.""")
 found, sound = (zoo.examine(zoo.accepts_at_equality(), sound=what) for what in (False, True))
 assert found.tv < 1e-6
 assert 0 < found.stray < 4 / 2**23
 assert sound.stray == 0
 
-# %% jupyter={"source_hidden": true} tags=["hide-input"]
-# Answer 3. The first acceptance is set to True, so the first token has the draft's distribution, q.
+# %% jupyter={"source_hidden": true, "outputs_hidden": true} tags=["hide-input"]
+print("""Answer 3. The first acceptance is set to True, so the first token has the draft's
+distribution, q.""")
 joint = exact_distribution(zoo.first_token_unverified().rule, *one, 1).joint.reshape(V, V)
 np.testing.assert_allclose(joint.sum(axis=1), Q, atol=1e-6)
 np.testing.assert_allclose(np.abs(Q - P).sum() / 2, 1 - alpha)
@@ -336,6 +341,15 @@ assert stock < 1e-100
 # lets the temperature reach the bonus token but not the draft positions, which are divided by
 # uninitialised memory. Sampling found that because it is gross; the once-in-$2^{23}$ bug of puzzle
 # 2 only enumeration finds.
+#
+# ## Further reading
+#
+# - Leviathan, Kalman & Matias 2023, *Fast Inference from Transformers via Speculative Decoding*
+#   ([arXiv 2211.17192](https://arxiv.org/abs/2211.17192))
+# - Chen et al. 2023, *Accelerating Large Language Model Decoding with Speculative Sampling* ([arXiv
+#   2302.01318](https://arxiv.org/abs/2302.01318))
+# - Sun et al. 2024, *Block Verification Accelerates Speculative Decoding* ([arXiv
+#   2403.10444](https://arxiv.org/abs/2403.10444))
 #
 # ## 中文摘要
 #

@@ -13,6 +13,9 @@
 # %% [markdown]
 # # 04 · Speedup formulas, and the wrong ones
 #
+# **You will** compute a speedup, the best K and the break-even alpha, and recognise wrong
+# formulas in print. **Before this**: 02. **Time**: 30 minutes.
+#
 # **Question.** A guide says: *with $\alpha = 0.8$, $K = 5$ and a draft step of a tenth of a
 # target step, about 3.2 tokens are accepted, so the speedup is 2.1.* Is that so? And who could
 # tell?
@@ -265,19 +268,22 @@ assert np.isclose(theory.alpha_from_ratio(float(rate), K), 0.8)  # the way back
 #    $c = 0.2$. Which is better at $\alpha = 0.6$? And at $\alpha = 0.9$? ($K$ is chosen anew.)
 # 3. A vendor promises a speedup of 5 and mentions $\alpha = 0.8$. Possible?
 #
-# The answers are in the cells below, as assertions. Think first.
+# The answers are in the hidden cells below: each prints its solution and checks it. Think first.
 
-# %% jupyter={"source_hidden": true} tags=["hide-input"]
-# Answer 1. 1 + 3c = 1.5 means c = 1/6, less than the fifth it mentions: at c = 1/5 it is 1.6. And
-# G = 3 tokens per step, the target's own included, means alpha = 0.81. Then 3 / 1.5 is +100%.
+# %% jupyter={"source_hidden": true, "outputs_hidden": true} tags=["hide-input"]
+print("""Answer 1. 1 + 3c = 1.5 means c = 1/6, less than the fifth it mentions: at c = 1/5 it is
+1.6. And G = 3 tokens per step, the target's own included, means alpha = 0.81. Then 3 /
+1.5 is +100%.""")
 needed = theory.alpha_from_length(3, 3)
 assert round(needed, 4) == 0.8105
 assert np.isclose(theory.speedup(needed, 3, 1 / 6), 2)
 assert np.isclose(theory.speedup(needed, 3, 1 / 5), 3 / 1.6)
 
 
-# %% jupyter={"source_hidden": true} tags=["hide-input"]
-# Answer 2. It turns: a poor draft should become better, a good one cheaper.
+# %% jupyter={"source_hidden": true, "outputs_hidden": true} tags=["hide-input"]
+print("""Answer 2. It turns: a poor draft should become better, a good one cheaper.""")
+
+
 def best_speedup(a, cost):
     return theory.speedup(a, theory.optimal_k(a, cost, 1.0, 200), cost)
 
@@ -286,9 +292,9 @@ assert best_speedup(0.8, 0.2) > best_speedup(0.6, 0.1)  # 1.87 against 1.67
 assert best_speedup(0.95, 0.2) < best_speedup(0.9, 0.1)  # 2.87 against 3.43
 assert np.isclose(best_speedup(0.9, 0.1), 3.4309, atol=1e-4)
 
-# %% jupyter={"source_hidden": true} tags=["hide-input"]
-# Answer 3. Only as a limit: 1 / (1 - alpha) = 5 tokens per step for endless drafts that cost
-# nothing. Even a draft that costs a thousandth stays below, at a K of 23.
+# %% jupyter={"source_hidden": true, "outputs_hidden": true} tags=["hide-input"]
+print("""Answer 3. Only as a limit: 1 / (1 - alpha) = 5 tokens per step for endless drafts that
+cost nothing. Even a draft that costs a thousandth stays below, at a K of 23.""")
 assert np.isclose(theory.oracle_speedup(0.8), 5)
 assert theory.optimal_k(0.8, 0.001) == 23
 assert round(best_speedup(0.8, 0.001), 2) == 4.86
@@ -333,6 +339,12 @@ assert steps * readings["K r, no bonus"] < emitted - K * len(outputs)
 assert steps * readings["G(r), the rate as alpha"] < emitted - K * len(outputs)
 
 # %% [markdown]
+# ## Further reading
+#
+# - Leviathan, Kalman & Matias 2023, *Fast Inference from Transformers via Speculative Decoding*
+#   ([arXiv 2211.17192](https://arxiv.org/abs/2211.17192))
+# - Chen et al. 2024, *Sequoia* ([arXiv 2402.12374](https://arxiv.org/abs/2402.12374))
+#
 # ## 中文摘要
 #
 # - **问题**: 某指南说: $\alpha = 0.8$, $K = 5$, 草稿一步的时间是目标的十分之一时,

@@ -13,6 +13,9 @@
 # %% [markdown]
 # # 05 · Measuring acceptance
 #
+# **You will** estimate alpha with an honest interval, and read what four tools call acceptance.
+# **Before this**: 04. **Time**: 30 minutes.
+#
 # **Question.** Engine A reports an acceptance rate of 41%, engine B an acceptance length of 2.2, a
 # paper an $\alpha$ of 0.62. Are these three numbers, or one? And is 41% different from 44%?
 #
@@ -301,23 +304,25 @@ np.testing.assert_allclose((textbook.high - textbook.low) / 2, expected, rtol=0.
 #    90 tokens. How many requests give ± 0.01? How many would the textbook have told you?
 # 3. A trace shows *equal* conditional rates at all positions. Are all requests alike?
 #
-# The answers are in the cells below, as assertions. Think first.
+# The answers are in the hidden cells below: each prints its solution and checks it. Think first.
 
-# %% jupyter={"source_hidden": true} tags=["hide-input"]
-# Answer 1. B's: the rate falls with K by itself. Invert it first.
+# %% jupyter={"source_hidden": true, "outputs_hidden": true} tags=["hide-input"]
+print("""Answer 1. B's: the rate falls with K by itself. Invert it first.""")
 A, B = theory.alpha_from_ratio(0.41, 3), theory.alpha_from_ratio(0.30, 8)
 assert (round(A, 3), round(B, 3)) == (0.616, 0.721)
 assert theory.tokens_from_ratio(3, 0.41) < theory.tokens_from_ratio(8, 0.30)  # 2.23 against 3.40
 assert round(theory.tokens_per_step(A, 8), 2) == 2.57  # A's, did it draft eight
 
-# %% jupyter={"source_hidden": true} tags=["hide-input"]
-# Answer 2. 1.96 x 0.2 / sqrt(n) = 0.01: more than 1,500; the textbook says about a hundred.
+# %% jupyter={"source_hidden": true, "outputs_hidden": true} tags=["hide-input"]
+print("""Answer 2. 1.96 x 0.2 / sqrt(n) = 0.01: more than 1,500; the textbook says about a
+hundred.""")
 assert round((1.96 * 0.2 / 0.01) ** 2) == 1537
 assert round(1.96**2 * 0.4 * 0.6 / 0.01**2 / 90) == 102
 
-# %% jupyter={"source_hidden": true} tags=["hide-input"]
-# Answer 3. Not necessarily. A mixture makes them rise and a draft that loses its way makes them
-# fall: together they may be level. Easy requests 0.95, 0.75, hard ones 0.25, 0.05, say.
+# %% jupyter={"source_hidden": true, "outputs_hidden": true} tags=["hide-input"]
+print("""Answer 3. Not necessarily. A mixture makes them rise and a draft that loses its way
+makes them fall: together they may be level. Easy requests 0.95, 0.75, hard ones 0.25,
+0.05, say.""")
 easy, hard = np.array([0.95, 0.63]), np.array([0.25, 0.45])
 level = (easy.cumprod() + hard.cumprod()) / 2
 assert np.isclose(level[0], 0.6)
@@ -394,6 +399,13 @@ axes.get_figure()
 # itself all goes well, elsewhere nothing does. And vLLM's counters are silent about steps in which
 # nothing was found to draft, so **its mean acceptance length is per draft, not per step**: the
 # text grew more slowly than it says. Count tokens and steps, not drafts, when you want a speed.
+#
+# ## Further reading
+#
+# - Leviathan, Kalman & Matias 2023, *Fast Inference from Transformers via Speculative Decoding*
+#   ([arXiv 2211.17192](https://arxiv.org/abs/2211.17192))
+# - Wilson 1927, [*Probable Inference, the Law of Succession, and Statistical
+#   Inference*](https://doi.org/10.1080/01621459.1927.10502953)
 #
 # ## 中文摘要
 #

@@ -13,6 +13,9 @@
 # %% [markdown]
 # # 06 · Model-free drafting: n-gram and suffix
 #
+# **You will** explain n-gram and suffix drafts, and say on which texts they pay. **Before this**:
+# 02. **Time**: 25 minutes.
+#
 # **Question.** A text that repeats itself can be drafted without any model: look up what followed
 # the same words before. But *which* of the places before? And when does it pay?
 #
@@ -368,17 +371,19 @@ axes.get_figure()
 # 3. Request A's prompt holds a secret. Request B runs beside it, and both share the index of
 #    responses. Can a draft of B contain the secret?
 #
-# The answers are in the cells below, as assertions. Think first.
+# The answers are in the hidden cells below: each prints its solution and checks it. Think first.
 
-# %% jupyter={"source_hidden": true} tags=["hide-input"]
-# Answer 1. p = (a, b, b) with 2b = 1 - a: a - a^2 - (1 - a)^2 / 2 is greatest at a = 2/3, by 1/6.
+# %% jupyter={"source_hidden": true, "outputs_hidden": true} tags=["hide-input"]
+print("""Answer 1. p = (a, b, b) with 2b = 1 - a: a - a^2 - (1 - a)^2 / 2 is greatest at a = 2/3,
+by 1/6.""")
 a = np.linspace(1 / 3, 1, 100_001)
 difference = a - a**2 - (1 - a) ** 2 / 2
 assert np.isclose(a[difference.argmax()], 2 / 3, atol=1e-4)
 assert np.isclose(difference.max(), 1 / 6)
 
-# %% jupyter={"source_hidden": true} tags=["hide-input"]
-# Answer 2. The first: the others find their own answers in the index. Clear it between runs.
+# %% jupyter={"source_hidden": true, "outputs_hidden": true} tags=["hide-input"]
+print("""Answer 2. The first: the others find their own answers in the index. Clear it between
+runs.""")
 llm.core.corpus = Corpus(24, 100, 4096)
 asked = [{"prompt_token_ids": one} for one in tokens["edited code"]]
 runs = [llm.generate(asked, params, use_tqdm=False) for _ in range(2)]
@@ -393,9 +398,10 @@ assert [one.outputs[0].token_ids for one in runs[0]] == [
     one.outputs[0].token_ids for one in runs[1]
 ]  # the text is the same, of course
 
-# %% jupyter={"source_hidden": true} tags=["hide-input"]
-# Answer 3. Not from the prompt: prompts stay in their own request's index. But what A *answers*
-# is shared, and an answer may quote. suffix_decoding_max_cached_requests=0 keeps that apart, too.
+# %% jupyter={"source_hidden": true, "outputs_hidden": true} tags=["hide-input"]
+print("""Answer 3. Not from the prompt: prompts stay in their own request's index. But what A
+*answers* is shared, and an answer may quote. suffix_decoding_max_cached_requests=0
+keeps that apart, too.""")
 apart = LLM("bundled", speculative_config={**SUFFIX, "suffix_decoding_max_cached_requests": 0})
 assert apart.core.corpus is None
 
@@ -427,6 +433,11 @@ assert seen["suffix"][1] < seen["ngram"][1]  # it drafts less ...
 assert seen["suffix"][2] / seen["suffix"][1] > seen["ngram"][2] / seen["ngram"][1]  # ... but better
 
 # %% [markdown]
+# ## Further reading
+#
+# - Saxena 2023, [*Prompt Lookup Decoding*](https://github.com/apoorvumang/prompt-lookup-decoding)
+# - Oliaro et al. 2024, *SuffixDecoding* ([arXiv 2411.04975](https://arxiv.org/abs/2411.04975))
+#
 # ## 中文摘要
 #
 # - **问题**: 文本重复自己时, 不需要模型也能起草: 查找相同的词之前后面跟着什么。查哪一处? 何时划算?

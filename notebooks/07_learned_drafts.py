@@ -13,6 +13,9 @@
 # %% [markdown]
 # # 07 · Learned drafts: draft model, Medusa, MLP, EAGLE, EAGLE-3, MTP
 #
+# **You will** say what each kind of head is told, what it costs, and compare the shipped ones
+# with intervals. **Before this**: 02 and 03. **Time**: 30 minutes.
+#
 # **Question.** The target has read the whole text; its last hidden state $h_n$ knows more than the
 # one token it emits. Five kinds of heads draft from it, each far smaller than a draft model that
 # has to read the text by itself. Which of them still knows what it is saying at position 3?
@@ -247,24 +250,25 @@ assert reads["eagle"] < reads["target"] / 2
 # 3. A head has one MTP layer, trained for one token ahead, and you ask for $K = 3$. What does it
 #    read at its second step in place of the target's hidden state?
 #
-# The answers are in the cells below, as assertions. Think first.
+# The answers are in the hidden cells below: each prints its solution and checks it. Think first.
 
-# %% jupyter={"source_hidden": true} tags=["hide-input"]
-# Answer 1. A tree: it drafts the two best tokens of head 2. With q on both halves of the two
-# likeliest words, the right one is among them as often as one of these words is said.
+# %% jupyter={"source_hidden": true, "outputs_hidden": true} tags=["hide-input"]
+print("""Answer 1. A tree: it drafts the two best tokens of head 2. With q on both halves of the
+two likeliest words, the right one is among them as often as one of these words is said.""")
 assert np.isclose(np.sort(np.asarray(words))[-2:].sum(), 0.8)
 
-# %% jupyter={"source_hidden": true} tags=["hide-input"]
-# Answer 2. Nothing happens to the text: the target says every token itself. The head is told
-# nothing new by x_i, falls back. Only a look at the acceptance finds the mistake.
+# %% jupyter={"source_hidden": true, "outputs_hidden": true} tags=["hide-input"]
+print("""Answer 2. Nothing happens to the text: the target says every token itself. The head is
+told nothing new by x_i, falls back. Only a look at the acceptance finds the mistake.""")
 shifted = held_out._replace(token_ids=jnp.roll(held_out.token_ids, 1, axis=1))
 right, wrong = (alphas(build("eagle")[2], eagle[1], one)[0] for one in (held_out, shifted))
 print(f"first position: {right:.2f}, with the shift forgotten {wrong:.2f}")
 assert wrong < right
 
-# %% jupyter={"source_hidden": true} tags=["hide-input"]
-# Answer 3. Its own output of the step before: an imitation of a hidden state it was never trained
-# on. The recording of DeepSeek's layer below shows what that costs: little, in so plain a language.
+# %% jupyter={"source_hidden": true, "outputs_hidden": true} tags=["hide-input"]
+print("""Answer 3. Its own output of the step before: an imitation of a hidden state it was never
+trained on. The recording of DeepSeek's layer below shows what that costs: little, in so
+plain a language.""")
 
 # %% [markdown]
 # ## Check it on vLLM
@@ -298,6 +302,15 @@ assert all((loss > 0.1) == name.startswith("medusa") for name, loss in lost.item
 # From the first to the last position Medusa's heads lose more than a tenth, each step of the way.
 # Those that read their own words lose less, or nothing; DeepSeek's one layer, used three times,
 # comes closest.
+#
+# ## Further reading
+#
+# - Cai et al. 2024, *Medusa* ([arXiv 2401.10774](https://arxiv.org/abs/2401.10774))
+# - Wertheimer et al. 2024, *Accelerating Production LLMs with Combined Token/Embedding Speculators*
+#   ([arXiv 2404.19124](https://arxiv.org/abs/2404.19124))
+# - Li et al. 2024, *EAGLE* ([arXiv 2401.15077](https://arxiv.org/abs/2401.15077))
+# - Li et al. 2025, *EAGLE-3* ([arXiv 2503.01840](https://arxiv.org/abs/2503.01840))
+# - Xiaomi 2025, *MiMo* ([arXiv 2505.07608](https://arxiv.org/abs/2505.07608))
 #
 # ## 中文摘要
 #

@@ -13,6 +13,9 @@
 # %% [markdown]
 # # 08 · Trees and multi-draft
 #
+# **You will** say when a tree beats a chain, and build the best tree of n nodes. **Before this**:
+# 03. **Time**: 30 minutes.
+#
 # **Question.** The target verifies $n$ tokens in one forward pass. Should they be one guess,
 # $n - 1$ tokens deep, or many guesses side by side? And may a drafter that *samples* look at what
 # it drew before it decides what to show?
@@ -264,23 +267,26 @@ left.get_figure()
 #    tree prunes), and verifies it by rejection, with $q$ as its distribution. Is that exact? If
 #    not, repair it.
 #
-# The answers are in the cells below, as assertions. Think first.
+# The answers are in the hidden cells below: each prints its solution and checks it. Think first.
 
-# %% jupyter={"source_hidden": true} tags=["hide-input"]
-# Answer 1. 1 - (3/4)^2 = 7/16, and 2/4.
+# %% jupyter={"source_hidden": true, "outputs_hidden": true} tags=["hide-input"]
+print("""Answer 1. 1 - (3/4)^2 = 7/16, and 2/4.""")
 sure, clueless = np.array([1.0, 0, 0, 0]), np.full(4, 0.25)
 assert np.isclose(theory.multi_draft_acceptance(sure, clueless, 2, True), 7 / 16)
 assert np.isclose(theory.multi_draft_acceptance(sure, clueless, 2, False), 2 / 4)
 
-# %% jupyter={"source_hidden": true} tags=["hide-input"]
-# Answer 2. When the second choice b is right more often than the first is twice: b > a^2.
+# %% jupyter={"source_hidden": true, "outputs_hidden": true} tags=["hide-input"]
+print(
+    """Answer 2. When the second choice b is right more often than the first is twice: b > a^2."""
+)
 for a, b in ((0.5, 0.2), (0.5, 0.3), (0.3, 0.1)):
     chosen = theory.tree_optimal([a, b], 3).parents.tolist()
     assert (chosen == [0, 0, 0]) == (b > a**2)
 
-# %% jupyter={"source_hidden": true} tags=["hide-input"]
-# Answer 3. No: what is shown has the distribution of the likelier of two, not q, and rejection is
-# exact only for the distribution a token was drawn from. Enumerate both draws:
+# %% jupyter={"source_hidden": true, "outputs_hidden": true} tags=["hide-input"]
+print("""Answer 3. No: what is shown has the distribution of the likelier of two, not q, and
+rejection is exact only for the distribution a token was drawn from. Enumerate both
+draws:""")
 shown = np.zeros(V)
 for first in range(V):
     for second in set(range(V)) - {first}:
@@ -337,6 +343,13 @@ print(f"chain {from_tree:.4f}; best tree of 4 tokens {spent.tokens:.4f}, parents
 assert spent.parents.tolist() == [0, 0, 1, 2]  # no: four tokens are too few for a tree
 
 # %% [markdown]
+# ## Further reading
+#
+# - Miao et al. 2024, *SpecInfer* ([arXiv 2305.09781](https://arxiv.org/abs/2305.09781))
+# - Sun et al. 2023, *SpecTr* ([arXiv 2310.15141](https://arxiv.org/abs/2310.15141))
+# - Chen et al. 2024, *Sequoia* ([arXiv 2402.12374](https://arxiv.org/abs/2402.12374))
+# - Wang et al. 2025, *OPT-Tree* ([arXiv 2406.17276](https://arxiv.org/abs/2406.17276))
+#
 # ## 中文摘要
 #
 # - **问题**: 目标模型一次前向可验证 $n$ 个 token, 应该猜得深 (链) 还是猜得宽 (树)?

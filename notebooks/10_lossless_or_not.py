@@ -13,6 +13,9 @@
 # %% [markdown]
 # # 10 · Lossless or not: the audit of a server, and an A/B against vLLM
 #
+# **You will** say how many draws prove what about a server, and test one. **Before this**: 03 and
+# 05. **Time**: 30 minutes.
+#
 # **Question.** A server speculates. Does it still write what the model would have written alone?
 # You cannot read its kernels; you may only ask it for texts. How many, and what do they prove?
 #
@@ -287,26 +290,34 @@ assert together < apart
 # 3. A server passed the audit above ($n$ draws, one prompt). Its vendor writes "proved lossless".
 #    What has been shown instead, and at which confidence?
 #
-# The answers are in the cells below, as assertions. Think first.
+# The answers are in the hidden cells below: each prints its solution and checks it. Think first.
 
-# %% jupyter={"source_hidden": true} tags=["hide-input"]
-# Answer 1. That two samples of one distribution differ by as much.
+# %% jupyter={"source_hidden": true, "outputs_hidden": true} tags=["hide-input"]
+print("""Answer 1. That two samples of one distribution differ by as much.""")
 even = np.full((24, 2), 2000 / 24)
 assert 0.06 < goodness.expected_variation(even) < 0.061
 
-# %% jupyter={"source_hidden": true} tags=["hide-input"]
-# Answer 2. The 1/TV^2 of the formula: some 10^15 draws, tens of thousands of years.
+# %% jupyter={"source_hidden": true, "outputs_hidden": true} tags=["hide-input"]
+print("""Answer 2. The 1/TV^2 of the formula: some 10^15 draws, tens of thousands of years.""")
 draws = goodness.samples_to_detect_tv(CELLS, 2.0**-23, POWER, ALPHA)
 assert 1e15 < draws < 2e15
 assert 30_000 < draws / 1000 / (365 * 24 * 3600) < 60_000
 
-# %% jupyter={"source_hidden": true} tags=["hide-input"]
-# Answer 3. Had its TV on these cells been 0.05 or more, it would have been caught with at least
-# 90%: so, at that confidence, TV < 0.05 after this prompt. Larger TVs are caught more surely:
+# %% jupyter={"source_hidden": true, "outputs_hidden": true} tags=["hide-input"]
+print("""Answer 3. Had its TV on these cells been 0.05 or more, it would have been caught with at
+least 90%: so, at that confidence, TV < 0.05 after this prompt. Larger TVs are caught
+more surely:""")
 found = [goodness.samples_to_detect_tv(CELLS, tv, POWER, ALPHA) for tv in (0.05, 0.1, 0.2)]
 assert found[0] > 3.9 * found[1] > 15 * found[2]
 
 # %% [markdown]
+# ## Further reading
+#
+# - Leviathan, Kalman & Matias 2023, *Fast Inference from Transformers via Speculative Decoding*
+#   ([arXiv 2211.17192](https://arxiv.org/abs/2211.17192))
+# - Chen et al. 2023, *Accelerating Large Language Model Decoding with Speculative Sampling* ([arXiv
+#   2302.01318](https://arxiv.org/abs/2302.01318))
+#
 # ## 中文摘要
 #
 # - **问题**: 一个开启投机解码的服务, 输出分布是否仍等于原模型?

@@ -13,6 +13,9 @@
 # %% [markdown]
 # # 11 · The same program on Ascend
 #
+# **You will** follow one round from JAX to torch, and say what was and was not run on Ascend.
+# **Before this**: 02; some torch. **Time**: 25 minutes.
+#
 # **Question.** The round is one JAX function. An Ascend NPU runs PyTorch. How does the one become
 # the other without being written twice, and how far can that be checked **without the hardware**?
 #
@@ -208,10 +211,10 @@ assert sum(same) >= 3  # a near tie may be rounded the other way
 #    must not?
 # 3. In bfloat16 the fused program differs from `jax.jit` in bfloat16 by 0.5%. Is the bridge wrong?
 #
-# The answers are in the cells below, as assertions. Think first.
+# The answers are in the hidden cells below: each prints its solution and checks it. Think first.
 
-# %% jupyter={"source_hidden": true} tags=["hide-input"]
-# Answer 1. It refuses: the option is called `epsilon`. A mock accepts every name.
+# %% jupyter={"source_hidden": true, "outputs_hidden": true} tags=["hide-input"]
+print("""Answer 1. It refuses: the option is called `epsilon`. A mock accepts every name.""")
 try:
     torch.ops.npu.npu_rms_norm(q, torch.ones(64), eps=1e-6)
 except RuntimeError as error:
@@ -220,21 +223,27 @@ else:
     raise AssertionError("a misspelt option was taken")
 assert "eps" in refusal
 
-# %% jupyter={"source_hidden": true} tags=["hide-input"]
-# Answer 2. The younger sibling (node 2) sees the elder (node 1): causal is not "ancestors".
+# %% jupyter={"source_hidden": true, "outputs_hidden": true} tags=["hide-input"]
+print("""Answer 2. The younger sibling (node 2) sees the elder (node 1): causal is not
+"ancestors".""")
 parents = np.array([0, 0, 0])
 ancestors = np.eye(3, dtype=bool)
 ancestors[1:, 0] = True
 causal = np.tri(3, dtype=bool)
 assert np.argwhere(causal & ~ancestors).tolist() == [[2, 1]]
 
-# %% jupyter={"source_hidden": true} tags=["hide-input"]
-# Answer 3. Ask which is nearer to float32: neither is the truth.
+# %% jupyter={"source_hidden": true, "outputs_hidden": true} tags=["hide-input"]
+print("""Answer 3. Ask which is nearer to float32: neither is the truth.""")
 errors = certificate["bfloat16_rms_error"]
 print(errors)
 assert errors["npu"] < 1.5 * errors["jax"]
 
 # %% [markdown]
+# ## Further reading
+#
+# - Leviathan, Kalman & Matias 2023, *Fast Inference from Transformers via Speculative Decoding*
+#   ([arXiv 2211.17192](https://arxiv.org/abs/2211.17192))
+#
 # ## 中文摘要
 #
 # - **问题**: 一轮投机解码是一个 JAX 函数, 昇腾 NPU 运行 PyTorch。如何不写第二遍就得到同一个程序?

@@ -59,12 +59,23 @@ def convert(notebook: Any, stem: str) -> tuple[str, dict[str, bytes]]:
         if cell.cell_type == "markdown":
             parts.append(cell.source)
             continue
-        code = MAGIC.sub("", cell.source).strip()
-        if code:
-            parts.append(f"```python\n{code}\n```")
-        for output in cell.outputs:
-            parts += show(output, stem, figures)
+        hidden = "hide-input" in cell.metadata.get("tags", ())
+        parts += [SOLUTION, *cell_parts(cell, stem, figures), "</details>"] if hidden else (
+            cell_parts(cell, stem, figures)
+        )
     return "\n\n".join([*parts, ""]), figures
+
+
+SOLUTION = '<details class="solution" markdown="1"><summary>Solution</summary>'
+
+
+def cell_parts(cell: Any, stem: str, figures: dict[str, bytes]) -> list[str]:
+    """Return a code cell as Markdown: its code, then what it gave."""
+    code = MAGIC.sub("", cell.source).strip()
+    parts = [f"```python\n{code}\n```"] if code else []
+    for output in cell.outputs:
+        parts += show(output, stem, figures)
+    return parts
 
 
 def show(output: Any, stem: str, figures: dict[str, bytes]) -> list[str]:

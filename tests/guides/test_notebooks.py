@@ -42,6 +42,10 @@ def test_notebook_runs(path, tmp_path):
     assert done.returncode == 0, done.stdout  # the cell and its traceback
     cells = nbformat.read(result, as_version=4).cells
     outputs = [out for cell in cells for out in cell.get("outputs", ())]
+    solutions = [cell for cell in cells if "hide-input" in cell.metadata.get("tags", ())]
+    for number, cell in enumerate(solutions, start=1):
+        printed = "".join(out.text for out in cell.outputs if out.output_type == "stream")
+        assert printed.startswith(f"Answer {number}. "), "a solution is printed and explained"
     assert any("image/png" in out.get("data", {}) for out in outputs), "no figure was shown"
 
 
@@ -56,6 +60,14 @@ def test_notebook_source_is_text_without_outputs(path):
         assert not cell.get("outputs")
         assert cell.get("execution_count") is None
     assert "中文摘要" in source
+    first = notebook.cells[0].source
+    for part in ("**You will**", "**Before this**", "**Time**", "**Question.**", "中文摘要"):
+        assert part in first, part
+    assert "## Further reading" in source
+    solutions = [cell for cell in notebook.cells if "hide-input" in cell.metadata.get("tags", ())]
+    assert len(solutions) == 3
+    for cell in solutions:
+        assert cell.metadata["jupyter"] == {"source_hidden": True, "outputs_hidden": True}
 
 
 def test_no_executed_notebook_is_kept():
