@@ -45,8 +45,8 @@ def pages(root: Path, executed: Path) -> dict[str, str | bytes]:
 
 
 INTRODUCTION = """\
-Each asks a question, derives the formula, writes it in JAX, compares the two and draws one figure;
-three puzzles follow. What you see below each cell was computed when these pages were built. To run
+Each asks a question, derives the formula, writes it in JAX, compares the two and draws it; three puzzles
+follow, whose solutions open at a click. What you see below each cell was computed when these pages were built. To run
 them yourself: `pip install 'specjax[notebooks]'`, then `jupyter lab notebooks` (open a file with
 *Open with, Notebook*), or open them in VS Code. Each ends with a summary in Chinese."""
 

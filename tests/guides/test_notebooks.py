@@ -28,7 +28,8 @@ def environment() -> dict[str, str]:
 
 
 def test_there_are_notebooks():
-    assert {path.stem[:2] for path in NOTEBOOKS} == {f"{number:02}" for number in range(1, 12)}
+    assert len(NOTEBOOKS) >= 12
+    assert all(path.stem[:3].rstrip("_").isdigit() for path in NOTEBOOKS)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
