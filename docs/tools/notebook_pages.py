@@ -45,10 +45,11 @@ def pages(root: Path, executed: Path) -> dict[str, str | bytes]:
 
 
 INTRODUCTION = """\
-Each asks a question, derives the formula, writes it in JAX, compares the two and draws it; three puzzles
-follow, whose solutions open at a click. What you see below each cell was computed when these pages were built. To run
-them yourself: `pip install 'specjax[notebooks]'`, then `jupyter lab notebooks` (open a file with
-*Open with, Notebook*), or open them in VS Code. Each ends with a summary in Chinese."""
+Each asks a question, derives the formula, writes it in JAX, compares the two and draws it; three
+puzzles follow, whose solutions open at a click. What you see below each cell was computed when
+these pages were built. To run them yourself: `pip install 'specjax[notebooks]'`, then
+`jupyter lab notebooks` (open a file with *Open with, Notebook*), or open them in VS Code. Each ends
+with a summary in Chinese."""
 
 
 def convert(notebook: Any, stem: str) -> tuple[str, dict[str, bytes]]:
@@ -60,8 +61,10 @@ def convert(notebook: Any, stem: str) -> tuple[str, dict[str, bytes]]:
             parts.append(cell.source)
             continue
         hidden = "hide-input" in cell.metadata.get("tags", ())
-        parts += [SOLUTION, *cell_parts(cell, stem, figures), "</details>"] if hidden else (
-            cell_parts(cell, stem, figures)
+        parts += (
+            [SOLUTION, *cell_parts(cell, stem, figures), "</details>"]
+            if hidden
+            else (cell_parts(cell, stem, figures))
         )
     return "\n\n".join([*parts, ""]), figures
 
