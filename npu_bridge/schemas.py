@@ -16,7 +16,7 @@ FILE = Path(__file__).with_name("schemas.json")
 
 @functools.cache
 def snapshot() -> dict:
-    """Return {"torch_npu": version, "schemas": {name: schema}}."""
+    """Return the committed ``schemas.json``: {"torch_npu": version, "schemas": {name: schema}}."""
     return json.loads(FILE.read_text(encoding="utf-8"))
 
 

@@ -147,7 +147,10 @@ def attention(
 def write_kv(
     lowering: Any, scope: Any, eqn: Equation, operands: Sequence[Operand], mine: Sequence[bool]
 ) -> Fused:
-    """Lower ``ops.write_kv`` to an in-place ``index_put_``; the caller has checked all bounds."""
+    """Lower ``ops.write_kv`` to an in-place ``index_put_``; the caller has checked all bounds.
+
+    ``mine`` are the operands that nothing else reads: only such a cache is overwritten.
+    """
     leaf, new, slots = operands
     lowering.overwrite(leaf, mine[0])
     batch = eqn.invars[0].aval.shape[0]

@@ -27,7 +27,10 @@ async def complete(
 
 
 def to_record(stream: Stream, prompt: str, began: float) -> Record:
-    """Return the record of a stream; one without a token count is recorded as an error."""
+    """Return the record of a stream; one without a token count is recorded as an error.
+
+    ``prompt`` is the prompt's id, ``began`` the time from which ``Record.sent`` counts.
+    """
     sent, end = stream.sent - began, stream.end
     num_ids = len(stream.tokens) if stream.tokens is not None else None
     num = stream.output_tokens if stream.output_tokens is not None else num_ids

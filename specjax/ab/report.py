@@ -356,7 +356,7 @@ def pictures(found: Findings) -> Iterator[Axes]:
 
 
 def data_url(axes: Axes) -> str:
-    """Return axes' figure as a data URL."""
+    """Return axes' figure as a data URL of an SVG."""
     file = io.BytesIO()
     figure_of(axes).savefig(file, format="svg")
     return "data:image/svg+xml;base64," + base64.b64encode(file.getvalue()).decode()

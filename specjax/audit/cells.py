@@ -49,7 +49,8 @@ def merge_expected(counts: Counter, probs: Mapping[Cell, float], most: int) -> n
     """Return the counts and expected counts [cells, 2] of one sample, rare cells merged.
 
     ``probs`` gives, for some prefixes, the probability of a text that begins with the prefix and
-    with no longer one of them. It contains (), so that every text has a cell.
+    with no longer one of them. It contains (), so that every text has a cell. ``most`` as in
+    ``merge``.
     """
     seen, num = Counter(), counts.total()
     for cell, count in counts.items():

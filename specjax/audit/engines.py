@@ -90,7 +90,7 @@ def attempt(engine: str, rule: str, run: Callable[[], Replayed]) -> Replayed:
 
 
 def replay_vllm(ask: AskVllm, num_batches: int) -> Replayed:
-    """Return the row of vLLM's ``rejection_sample``. Raises NotInstalled."""
+    """Compare vLLM's ``rejection_sample`` with ours, given equal noise. Raises NotInstalled."""
     made = [batches.make(seed) for seed in range(num_batches)]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "batches.npz"

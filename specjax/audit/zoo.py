@@ -178,7 +178,7 @@ def noise_reused_between_rounds() -> Specimen:
 
 
 def block_addressed_by_token() -> Specimen:
-    """Symptom: as before, but only after a round that threw accepted tokens away.
+    """Symptom: every single round is exact, yet a text is not after one that threw tokens away.
 
     Hint: block verification looks at uniforms of places that it does not reach.
 

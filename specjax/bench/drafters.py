@@ -99,7 +99,7 @@ def clocked(call: Callable[[], Any]) -> float:
 
 @functools.partial(jax.jit, static_argnums=0)
 def proposals(drafter: Drafter, params: PyTree, state: PyTree, text: Text) -> jax.Array:
-    """Run proposals in sequence, each waiting for the one before."""
+    """Run ``LOOPS`` proposals in one program, each waiting for the one before; to be timed."""
     unused: Any = None  # sampling parameters and keys: neither drafter samples
 
     def one(_, largest):

@@ -31,7 +31,10 @@ def appended(
 def proposed(
     lengths: Int[Array, "batch past"], past: Int[Array, "past"], *, vocab_size: int
 ) -> Int[Array, "batch drafted"]:
-    """Return ``DEPTH`` draft tokens for each row."""
+    """Return ``DEPTH`` draft tokens for each row: the most frequent ones after the longest matches.
+
+    ``lengths``: of the match that ends at each position of the past.
+    """
     longest = lengths.max(1, keepdims=True)
     rows, following = jnp.arange(lengths.shape[0])[:, None], jnp.append(past[1:], vocab_size)
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -148,9 +149,13 @@ def verdict(methods: Sequence[Method]) -> str:
 
 
 def table_of(results: Sequence[Result]) -> Table:
-    """Return the results as a table."""
-    table = Table(*HEADINGS)
-    for *cells, same in map(describe, results):
+    """Return the results as a table that fits 80 columns: as narrow as its words allow."""
+    rows = list(map(describe, results))
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=0)
+    for cells in zip(HEADINGS, *rows, strict=True):
+        heading, *below = (cell.replace("/", " /") for cell in cells)  # wraps there
+        table.add_column(heading, width=max(map(len, " ".join((heading, *below)).split())))
+    for *cells, same in rows:
         style = {"yes": "green", "NO": "bold red"}.get(same, "")
         table.add_row(*cells, Text(same, style=style))
     return table

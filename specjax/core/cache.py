@@ -41,7 +41,7 @@ def init_recurrent(
 
 
 def init_cache(layers: Iterable[Slots | Recurrent], batch_size: int) -> Cache:
-    """Return a cache of these empty layers."""
+    """Return a cache of these empty layers, with lengths [B] of 0."""
     return Cache(tuple(layers), jnp.zeros(batch_size, jnp.int32))
 
 

@@ -212,7 +212,10 @@ def top_k_top_p(
     top_k: Int[Array, "B"],
     top_p: Float[Array, "B"],
 ) -> Float[Array, "B N V"]:
-    """Apply top-k, then top-p: a fusible op, for which a backend may have a kernel."""
+    """Return the logits with what top-k, then top-p cut off set to -1e30; others are unchanged.
+
+    ``temperature`` only decides what top-p cuts off. A fusible op: a backend may have a kernel.
+    """
     return cut_off(logits, temperature, top_k, top_p, None)
 
 
@@ -223,7 +226,7 @@ def cut_off(
     top_p: Float[Array, "B"] | None,
     min_p: Float[Array, "B"] | None,
 ) -> Float[Array, "B N V"]:
-    """Apply those that are not None, in vLLM's order: min-p, top-k, top-p."""
+    """Set to -1e30 what min-p, top-k and top-p cut off, in vLLM's order; None: not applied."""
     temperature = jnp.maximum(temperature, 1e-5)[:, None, None]
     weights = jnp.exp((logits - logits.max(axis=-1, keepdims=True)) / temperature)
     if min_p is not None:

@@ -218,7 +218,9 @@ def pick(
     method: str,
     num: int,
 ) -> tuple[Int[Array, "B W num"], Float[Array, "B W V"] | None]:
-    """Return ``num`` children of each node, best first, and what the first was drawn from.
+    """Return ``num`` child tokens of each node of a level, best first, and their probabilities.
+
+    ``path`` holds the drafted tokens up to each node, padded with V: penalties count them.
 
     The probabilities are None unless the method is "probabilistic"; then every node has noise of
     its own.

@@ -223,7 +223,7 @@ def regroup(
     old: Bool[Array, ""],
     alive: Bool[Array, ""],
 ) -> tuple:
-    """Return the writes that move a node to the group of its new count.
+    """Return the writes that move a node to the group of its siblings with the same new count.
 
     ``old`` nodes leave their group, ``alive`` ones get another. ``left`` and ``right`` are the new
     neighbours, and whether the node joins their groups.

@@ -463,8 +463,8 @@ def load(
     """Return the weights of target and drafter, read from their folders.
 
     Draft models' files are checked before the target's weights are read. A head is small and
-    copied to each device. ``keep_dtype`` is that of ``load_params``. Of several devices each is
-    given its part only.
+    copied to each device; of several devices each is given its part of the target only.
+    ``keep_dtype`` leaves weights in the checkpoint's dtype where that is exact (``load_params``).
     """
     where = mesh.devices.flat[0] if mesh.size == 1 else partial(sharding, mesh)
 

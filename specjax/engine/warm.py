@@ -58,7 +58,10 @@ def prefill_calls(programs: Programs) -> Iterator[Work]:
 
 
 def pieces(plan: Plan, scored: bool) -> set[tuple[int, int]]:
-    """Return every (chunk, window) in which a prompt of any length is prefilled."""
+    """Return every (chunk size, window) that prefilling prompts of any length calls for.
+
+    ``scored``: of prompts whose log probabilities are wanted.
+    """
     largest, found = max(plan.scored_chunks if scored else plan.chunks), set()
     for start in range(0, plan.capacity, largest):
         for end in range(start + 1, min(start + 2 * largest, plan.capacity)):

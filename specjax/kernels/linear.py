@@ -66,7 +66,10 @@ def block_rows(weight: str, x: str) -> int:
 
 
 def write_tile(module: ir.Module, outputs: int, rows: int, weight: str, x: str) -> str:
-    """Write ``tile(w, x, out, I, O)``, the product of some rows of x and of w; return its name."""
+    """Write ``tile(w, x, out, I, O)``, which multiplies rows of x with rows of w; return its name.
+
+    ``outputs`` rows of w by ``rows`` of x; ``weight`` and ``x`` are their dtypes.
+    """
     name = f"tile_{outputs}_{rows}"
     to = Writer(module, name, VOID, [POINTER, POINTER, POINTER, I64, I64])
     w, left, out, size, stride = to.function.args

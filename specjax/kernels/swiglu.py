@@ -29,7 +29,10 @@ def geglu(gate_up: Float[Array, "N F2"]) -> Float[Array, "N F"]:
 
 
 def clipped_swiglu(gate_up: Float[Array, "N F2"]) -> Float[Array, "N F"]:
-    """Return g * logistic(1.702 g) * (u + 1) of both clipped to 7, as ``swiglu`` otherwise."""
+    """Return gpt-oss's SwiGLU: g * logistic(1.702 g) * (u + 1), g at most 7, u within -7 .. 7.
+
+    Computed in float32, in the dtype of ``gate_up``.
+    """
     return _gated("clipped_swiglu", gate_up)
 
 

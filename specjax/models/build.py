@@ -167,7 +167,7 @@ def build_block_head(config: BlockConfig) -> BlockHead:
 
 @functools.cache
 def build_stages(config: MedusaConfig | SpeculatorConfig) -> Stages:
-    """Return Medusa's heads or an MLP speculator as functions; cached."""
+    """Return Medusa's heads or an MLP speculator as functions, a stage per draft token; cached."""
     graphdef, _ = graph(config)
 
     def start(params, hidden):

@@ -122,7 +122,10 @@ def narrowed(
     places: Int[Array, "B2 W"],
     config: BlockConfig,
 ) -> Sequence[Bool[Array, "B N W"]]:
-    """Return each layer's mask: ``mask`` without what its causality and window hide."""
+    """Return each layer's mask: ``mask``, less what a causal layer or its sliding window hides.
+
+    ``positions`` are the queries', ``places`` those of the cache's slots.
+    """
     back = positions[:, :, None] - places[:, None]  # how far a slot lies behind
     kinds = {}
     for kind in dict.fromkeys(zip(config.causal, config.sliding_windows, strict=True)):

@@ -160,7 +160,10 @@ def check(job: Any) -> dict[str, Any]:
 
 
 def check_config(config: Any, has_table: bool) -> dict[str, Any]:
-    """Raise ValueError for a ``speculative_config`` that vLLM would reject late."""
+    """Return a ``speculative_config`` with its model's folder; ValueError if vLLM is not asked it.
+
+    ``has_table``: the job has ``drafts``, which ``TABLE_DRAFTS`` proposes.
+    """
     if not isinstance(config, Mapping):
         raise ValueError(f"speculative_config is a JSON object, got {config!r:.80}")
     config = dict(config)

@@ -192,7 +192,7 @@ def finish_saving(llm: Any, outputs: list[Any]) -> None:
 
 
 def record_drafts(scheduler: Any) -> dict[str, list]:
-    """Record every draft that vLLM schedules for verification."""
+    """Patch a scheduler; return a dict that fills with each request's [number of tokens, draft]."""
     rounds, schedule = {}, scheduler.schedule
 
     def recorded(*args, **kwargs):

@@ -65,5 +65,5 @@ def parse(text: str) -> Sequence[dict[str, Any]]:
 
 
 def describe(one: Observation) -> str:
-    """Return a run's load in words."""
+    """Return a run's load in words: its mean number of running requests."""
     return "?" if one.running is None else f"{one.running:.3g} requests side by side"

@@ -87,7 +87,10 @@ def counters(change: Change) -> SpecDecodeCounters:
 
 
 def version_0(change: Change, tokens: float) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return version 0's fields; K is in its efficiency, emitted / (drafts (K + 1))."""
+    """Return what vLLM's version 0 counted, and why its other fields are missing.
+
+    K follows from its efficiency, emitted / (drafts (K + 1)).
+    """
     why = "vLLM's version 0 counts neither drafts nor accepted tokens by position"
     found: dict[str, Any] = {"num_draft_tokens": tokens}
     reasons = {"acceptance_per_position": why}

@@ -243,7 +243,7 @@ class Conversation(Body):
         return self
 
     def variables(self) -> dict[str, Any]:
-        """Return what the template gets besides the messages."""
+        """Return the request's variables for the chat template: its kwargs, documents, effort."""
         given = {"documents": self.documents, "reasoning_effort": self.reasoning_effort}
         set_here = {name: value for name, value in given.items() if value is not None}
         return {**(self.chat_template_kwargs or {}), **set_here}
@@ -276,7 +276,7 @@ class Tokenize(Conversation):
     return_token_strs: bool | None = None
 
     def variables(self) -> dict[str, Any]:
-        """Return what the template gets besides the messages."""
+        """Return those, and its tools."""
         return {**super().variables(), **({"tools": self.tools} if self.tools else {})}
 
     @model_validator(mode="after")

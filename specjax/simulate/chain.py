@@ -155,7 +155,10 @@ def run(
     num_rounds: int,
     method: str,
 ) -> tuple[State, tuple[Array, ...]]:
-    """Return the last state and the counts [B] of a batch of rows."""
+    """Return the last state, and per row the drafted, accepted and emitted tokens of its rounds.
+
+    A fourth count [B, K] is how many rounds accepted more than i tokens.
+    """
     vocab_size, rows = params.target.shape[0], keys.shape[0]
     model = markov_target(vocab_size)
     engine = Engine(model, draft_model(model, depth, method), METHODS[method], depth + 1)
@@ -196,7 +199,7 @@ def run(
 def exact_tokens_per_step(
     pair: Pair, temperature: Scalar, num_speculative_tokens: int, method: str = "probabilistic"
 ) -> float:
-    """Return the expected emitted tokens per round in the long run, for one draft [V, V].
+    """Return the expected emitted tokens per round in the long run, of one pair of models.
 
     With M[s, x] the chance that x is drafted and accepted after s, and P the target's chain, a
     round that starts in s ends in y with chance sum_{j<K} M^j (P - M) + M^K P; its stationary

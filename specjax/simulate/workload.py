@@ -116,7 +116,7 @@ def make(
 
 
 def lengths(rng: Generator, size: int, mean: Scalar, cv: Scalar):
-    """Return random output lengths [size]."""
+    """Return gamma-distributed output lengths [size], rounded, at least 1; cv 0: all alike."""
     if cv == 0:
         return np.full(size, round(mean))
     drawn = rng.gamma(1.0 / cv**2, mean * cv**2, size)

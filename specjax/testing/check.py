@@ -26,7 +26,7 @@ class Report(NamedTuple):
 def check_drafter(
     factory: DrafterFactory, *, num_speculative_tokens: int = 4, **options: Any
 ) -> Report:
-    """Check that a drafter keeps every law, on a tiny random target; takes half a minute.
+    """Check that a drafter keeps every law, on a tiny random target; about 40 s of processor time.
 
     Args:
         factory: builds the drafter: the function that ``model`` of a speculative_config names. The

@@ -149,7 +149,7 @@ def run(
 
 
 def collect(found: list[list], info: StepInfo, size: int) -> None:
-    """Append the full log probabilities [V] of every token a round emitted."""
+    """Append to each of ``size`` rows the log probabilities [V] of every token a round emitted."""
     if info.logprobs is None:
         return
     ids, values, counts = map(

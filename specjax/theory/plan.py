@@ -139,6 +139,6 @@ def devices_needed(
 
 
 def safest(states: Sequence[Steady]) -> Steady:
-    """Return the first state whose greatest TPOT over all worlds is least."""
+    """Return the first state whose TPOT's upper bound is least; an unknown bound is infinite."""
     worst = [float(one.tpot.high) for one in states]
     return states[int(np.argmin(np.where(np.isnan(worst), np.inf, worst)))]

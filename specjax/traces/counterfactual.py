@@ -143,6 +143,9 @@ def fates(one: Trace) -> list[int]:
 
 
 def right(known: Sequence[int], position: int, guess: bool) -> bool:
-    """Return whether the draft token of a position is right, ``guess`` where that is unknown."""
+    """Return whether the draft token of a position is right; ``guess`` if the log does not say.
+
+    ``known`` are ``fates``; past its end nothing is known.
+    """
     fate = known[position] if position < len(known) else UNKNOWN
     return guess if fate == UNKNOWN else fate == RIGHT

@@ -89,7 +89,10 @@ class Source(NamedTuple):
 def extract(
     target: Target, params: PyTree, tokens: Int[Array, "B T1"], key: Array, config: SourceConfig
 ) -> Features:
-    """Return sequences whose ``own`` last tokens are replaced by the target's continuation."""
+    """Return sequences with the target's hidden states after each token.
+
+    The last ``config.own`` tokens are not the data's: the target samples them.
+    """
     length, own = config.context, config.own
     text = tokens[:, : length - own]
     output, cache = read_text(target, params, text, capacity=length)

@@ -66,7 +66,10 @@ def train_head(config: HeadTrainConfig, shards: Path | None = None, *, resume: b
 def read_start(
     config: HeadTrainConfig, head: HeadConfig, facts: ModelConfig, target: PyTree
 ) -> tuple[Flat, np.ndarray | None]:
-    """Return the weights to resume from. Raises ValueError if their config differs."""
+    """Return the weights that training starts from, and a reduced vocabulary's tokens or None.
+
+    Raises ValueError if their config differs.
+    """
     folder = resolve(config.start or "")
     found = read_head_config(folder, config.kind, facts)
     if found != head:

@@ -38,7 +38,7 @@ def accept_block(noise: Noise, draft: Draft, target: Float[Array, "B N V"], dept
 def prefix_probs(
     draft: Draft, target: Float[Array, "B N V"]
 ) -> tuple[Float[Array, "B N"], Float[Array, "B N"]]:
-    """Return P_0 .. P_K, which are 0 from the first invalid node on, and S_0 .. S_K.
+    """Return the file's P_0 .. P_K (0 from the first invalid node on) and S_0 .. S_K.
 
     Where no token is drafted next q is 0, so that S_i and h_i are P_i.
     """

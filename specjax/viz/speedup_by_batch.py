@@ -75,7 +75,7 @@ def speedup_by_batch(
 
 
 def draw(ax: Axes, panel: BatchPanel) -> None:
-    """Draw one target."""
+    """Draw one target's speedups over the batch size, a line per K."""
     most = np.maximum(panel.speedup.max(axis=0), 1.0)
     ax.plot(panel.batches, most, color=PALE, linewidth=7, alpha=0.6, label="best K")
     for i, (k, line) in enumerate(zip(panel.depths, panel.speedup, strict=True)):

@@ -42,7 +42,7 @@ class Part(NamedTuple):
         return (*sizes[:-2], sizes[-1], sizes[-2]) if self.transpose else tuple(sizes)
 
     def locate(self, region: Region) -> Region:
-        """Return a region of the values as one of the tensor."""
+        """Return where a region of the parameter's values lies in the stored tensor."""
         places = list(region)
         if self.transpose:
             places[-2:] = places[:-3:-1]

@@ -1,13 +1,14 @@
-"""The demo prints its table, writes its section of a README and saves its picture."""
+"""The demo prints a readable table, writes its section of a README and saves its picture."""
 
 import io
 
 import pytest
 from rich.console import Console
 
-from specjax.bench.demo import ARMS, pick
+from specjax.bench.demo import ARMS, Result, pick
 from specjax.bench.plan import LEARNED
-from specjax.cli.demo import last_lines, run_demo
+from specjax.cli.demo import last_lines, run_demo, table_of
+from specjax.viz.methods import Method
 
 SOME = [arm for arm in ARMS if arm.name not in LEARNED]  # as test_bundled compares the heads
 
@@ -33,6 +34,16 @@ def test_the_demo_measures_the_bundled_pair_and_writes_its_section(tmp_path):
     assert lines[0] == "ngram, live:"  # before anything is measured
     measured = [line for line in lines if line.startswith("run 1 of 1: ")]
     assert len(measured) == len(SOME)
+
+
+def test_the_table_of_every_method_keeps_its_words_whole_in_80_columns():
+    said = io.StringIO()
+    names = [arm.name for arm in ARMS]
+    methods = [Method(name, 1234.0, 1.0, 5.5, 1.0, (1.17, 1.49)) for name in names]
+    Console(file=said, width=80).print(table_of([Result([], [one, one], True) for one in methods]))
+    shown = said.getvalue().split()
+    for word in ("1,234", "1.17-1.49", "acceptance", "prompts:", "same", *" ".join(names).split()):
+        assert word in shown, said.getvalue()
 
 
 def test_methods_are_chosen_by_name_with_what_they_are_compared_with():
