@@ -86,7 +86,7 @@ def homogeneity_p_value(table: np.ndarray) -> float:
 
 
 def expected_p_value(table: np.ndarray) -> float:
-    """Return the p-value of Pearson's chi-square test of observed and expected counts [cells, 2]."""
+    """Return the p-value of Pearson's chi-square test of observed, expected counts [cells, 2]."""
     if len(table) < 2:
         return 1.0
     observed, expected = table.T
