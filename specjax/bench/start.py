@@ -1,16 +1,23 @@
-"""``specjax bench start``: time from the start of a process to its first token."""
+"""``specjax bench start``: time from the start of a process, or a server, to its first token."""
 
+import importlib.util
+import json
 import subprocess
 import sys
+import tempfile
 import time
+import urllib.request
 from pathlib import Path
 
 from rich.console import Console
 
 from specjax.bench.report import Row, machine_row, print_rows, write_rows
+from specjax.host.compile_cache import VARIABLE
+from specjax.host.launch import open_specjax
 from specjax.measure.turns import median_in_turns
 
 GOAL = 4.0  # seconds
+SERVER_GOALS = {"empty caches": 20.0, "second start": 5.0}  # seconds
 CONFIGS = {
     "plain": None,
     "ngram": '{"method": "ngram", "num_speculative_tokens": 4}',
@@ -23,7 +30,8 @@ def bench_start(
 ) -> list[Row]:
     """Return rows of the time until ``specjax generate --stream`` prints its first token.
 
-    A first, uncounted run fills the cache of compiled programs.
+    A first, uncounted run fills the cache of compiled programs. Then those of a server on empty
+    caches, and of the next one, until it has answered.
     """
     console = console or Console(highlight=False)
     calls = [lambda config=config: first_token(config) for config in CONFIGS.values()]
@@ -39,6 +47,21 @@ def bench_start(
                 met=seconds <= GOAL,
             )
         )
+    can_serve = importlib.util.find_spec("uvicorn") is not None
+    if not can_serve:
+        console.print("the start of a server needs: pip install 'specjax[serve]'")
+    with tempfile.TemporaryDirectory() as folder:
+        for name, goal in SERVER_GOALS.items() if can_serve else ():
+            seconds = first_answer(folder)
+            rows.append(
+                Row(
+                    name=f"server start to first answer, {name}",
+                    value=seconds,
+                    unit="s",
+                    goal=f"<= {goal:g} s",
+                    met=seconds <= goal,
+                )
+            )
     print_rows(rows, console)
     if json_file is not None:
         write_rows(rows, json_file)
@@ -59,3 +82,17 @@ def first_token(config: str | None) -> float:
     if not first or process.returncode:
         raise RuntimeError(f"{' '.join(command)} failed with code {process.returncode}")
     return seconds
+
+
+def first_answer(folder: str) -> float:
+    """Return the seconds until a server with this folder of compiled programs has answered."""
+    start = time.perf_counter()
+    with open_specjax("bundled", [], compile_all=False, environment={VARIABLE: folder}) as url:
+        asked = {"model": "bundled", "prompt": "def add(a, b):", "max_tokens": 8}
+        request = urllib.request.Request(
+            f"{url}/v1/completions",
+            json.dumps(asked).encode(),
+            {"Content-Type": "application/json"},
+        )
+        urllib.request.urlopen(request, timeout=60).close()
+        return time.perf_counter() - start

@@ -30,7 +30,7 @@ def every(context: typer.Context) -> None:
 @bench.command()
 @plainly
 def start(json_file: Json = None, reps: Reps = 5) -> None:
-    """Time a process from its start to its first token (half a minute)."""
+    """Time a process, and a server, from its start to its first token (a minute)."""
     from specjax.bench.start import bench_start
 
     bench_start(json_file, reps=reps)

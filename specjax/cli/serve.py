@@ -58,6 +58,10 @@ def serve(
     max_num_queued_reqs: Annotated[
         int, typer.Option(min=1, help="Samples that may wait; more are refused.")
     ] = 1024,
+    compile_all: Annotated[
+        bool,
+        typer.Option("--compile-all", help="Listen only when no program is left to compile."),
+    ] = False,
     shutdown_timeout: Annotated[
         int, typer.Option(min=0, help="Seconds to finish what runs, once told to stop.")
     ] = 60,
@@ -93,6 +97,7 @@ def serve(
         chat_template=chat_template,
         max_num_batched_tokens=max_num_batched_tokens,
         max_queued=max_num_queued_reqs,
+        compile_all=compile_all,
         shutdown_timeout=shutdown_timeout,
         root_path=root_path,
         enable_request_id_headers=enable_request_id_headers,

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import jax
 import numpy as np
 
 from specjax.core.cache import capacity
@@ -12,8 +11,6 @@ from specjax.engine.plan import ProgramTier
 from specjax.engine.programs import Programs
 from specjax.engine.request_state import RequestState
 from specjax.engine.scheduler import Scheduler
-
-idle = jax.jit(rows.idle, static_argnums=(0, 1, 2))
 
 
 class Batch:
@@ -75,8 +72,8 @@ class Batch:
             self.state = row  # a batch of one: copied into another, a request took 1 ms longer
             return
         if self.state is None:
-            empty = idle(scheduler.num_slots, self.tier.layout, plan.capacity)
-            self.state = self._programs.new_state(empty, capacity(row))
+            slots = scheduler.num_slots
+            self.state = self._programs.idle_state(slots, self.tier, capacity(row))
         wider = max(capacity(self.state), capacity(row))
         self.state, row = driver.fit(self.state, wider), driver.fit(row, wider)
         self.state = driver.insert_row(self.state, slot, row)

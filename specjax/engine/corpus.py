@@ -4,7 +4,7 @@ Their index is an argument of the compiled step, refreshed between calls: inside
 not change. Only outputs enter it; prompts stay in their own row's index.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import jax
@@ -70,13 +70,17 @@ class Corpus:
         """Mark a response as complete. It stays until it is evicted."""
         self.growing.pop(name, None)
 
-    def shapes(self) -> Iterator[int]:
-        """Compile the programs that append and remove tokens; yields after each size."""
+    def compile(self) -> None:
+        """Compile the programs that append and remove tokens."""
+        index = self.copy()
         for size in CHUNKS:
             for one in (append, forget):
                 nothing = jnp.zeros((1, size), jnp.int32), jnp.zeros(1, jnp.int32)
-                self.index = one(self.index, *nothing)
-            yield size
+                index = one(index, *nothing)
+
+    def copy(self) -> Index:
+        """Return a copy of the index, which the next tokens do not overwrite."""
+        return jax.tree.map(jnp.copy, self.index)
 
     def _evict(self) -> None:
         """Remove the oldest response from the index."""

@@ -91,6 +91,11 @@ class Loop:
             self._admit(prefilling)
         return grown
 
+    def use(self, plan: Plan) -> None:
+        """Take other shapes from the next program on; the plan has the same capacity."""
+        self.programs.plan = plan
+        self.scheduler.use(plan.sizes)
+
     def next(self) -> list[RequestState]:
         """Return the requests to prefill now."""
         return self.scheduler.next(self._together)

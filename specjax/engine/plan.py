@@ -70,6 +70,16 @@ class Plan(NamedTuple):
     patience: int  # rounds for which a batch must have been too large before it shrinks
     min_tokens_to_shrink: int  # output tokens still to come, for the batch to shrink
 
+    def largest(self) -> "Plan":
+        """Return the plan whose few programs, of the largest shapes, serve any request."""
+        return self._replace(
+            sizes=self.sizes[-1:],
+            tiers=self.tiers[-1:],
+            chunks=self.chunks[-1:],
+            groups=(),
+            windows=self.windows and self.windows[-1:],
+        )
+
     def check_request(self, request: Request) -> None:
         """Raise ValueError if a request has more stop tokens or bad words than any program."""
         most, words = self.tiers[-1].layout, request.bad_words

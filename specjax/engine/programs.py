@@ -13,6 +13,8 @@ from specjax.engine.driver import Driver
 from specjax.engine.plan import Plan, ProgramTier
 from specjax.engine.rows import Request
 
+idle = jax.jit(rows.idle, static_argnums=(0, 1, 2))
+
 
 @dataclass(eq=False)
 class Programs:
@@ -39,6 +41,10 @@ class Programs:
         """Return the state of new rows, allocated on the device for a window."""
         engine = self.engine._replace(window=window)
         return self.driver.init_state(engine, self.params, *laid_out)
+
+    def idle_state(self, num_slots: int, tier: ProgramTier, window: int) -> State:
+        """Return the state of a batch of idle slots."""
+        return self.new_state(idle(num_slots, tier.layout, self.plan.capacity), window)
 
     def stack_sampling(self, requests: Sequence[Request], tier: ProgramTier) -> Sampling:
         """Return the sampling parameters of requests as device arrays, one row for each."""

@@ -33,6 +33,12 @@ class Scheduler:
     def __len__(self) -> int:
         return len(self.waiting) + self.num_running
 
+    def use(self, sizes: Sequence[int]) -> None:
+        """Take other numbers of slots, among them the present one if a request runs."""
+        self.sizes = tuple(sizes)
+        if self.num_slots not in self.sizes:
+            self.num_slots = self.sizes[0]
+
     @property
     def num_running(self) -> int:
         """Return the number of requests that have a slot, or one reserved."""

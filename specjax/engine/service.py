@@ -1,22 +1,29 @@
 """``Service``: runs an engine core on a thread of its own, for many callers at once."""
 
 import bisect
+import dataclasses
+import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from specjax.core.metrics import SpecDecodeCounters
+from specjax.drafters.fallback import with_first
 from specjax.engine.core import EngineCore
+from specjax.engine.driver import sharding_of
 from specjax.engine.input_processor import Prompt
 from specjax.engine.options.sampling_params import SamplingParams
 from specjax.engine.output_processor import Sample
+from specjax.engine.plan import Plan
 from specjax.engine.request_state import RequestState
 from specjax.engine.request_stream import Delta, Failed, RequestStream, Times
 from specjax.engine.scheduler import Full, Scheduler
 from specjax.engine.transcript import Transcript
 from specjax.engine.warm import warm
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["Delta", "Failed", "Full", "RequestStream", "Service", "Stats", "Times"]
 
@@ -73,17 +80,39 @@ class Service:
         self._counters = SpecDecodeCounters.zeros(core.depth)
         self._changed = threading.Condition()  # guards the queue, the aborted, and the totals
         self._closing = self._dead = False
+        self._compiling: threading.Thread | None = None
+        self._compiled: Plan | None = None  # for the loop to use
         self._thread = threading.Thread(target=self._serve, name="specjax engine", daemon=True)
 
-    def warm_up(self, on_progress: Callable[[int, int], None] | None = None) -> None:
-        """Compile every program before the first ``submit``; else each when it is first needed.
+    def warm_up(
+        self, on_progress: Callable[[int, int], None] | None = None, *, wait: bool = True
+    ) -> None:
+        """Compile before the first ``submit``; else each program is compiled when first needed.
 
         Args:
-            on_progress: called with the numbers of compiled and of all programs.
+            on_progress: called with the numbers of compiled programs and of those to wait for.
+            wait: for every program. Otherwise for those of the largest shapes, which serve any
+                request; another thread compiles the rest, meanwhile with the memory of a second
+                batch. On several devices, and with npu_bridge, all are waited for: there two
+                threads must not run programs.
         """
-        for done, total in warm(self._loop.programs, self.core.corpus):
+        if self.core.corpus is not None:
+            self.core.corpus.compile()
+        aside = not wait and self.core.driver.asynchronous
+        aside = aside and sharding_of(self.core.params) is not None
+        first = self._plan.largest() if aside else self._plan
+        self._loop.use(first)
+        for done, total in self._compile(first):
             if on_progress is not None:
                 on_progress(done, total)
+        if aside:
+            self._compiling = threading.Thread(target=self._compile_rest, name="specjax compiler")
+            self._compiling.start()
+
+    @property
+    def compiling(self) -> bool:
+        """Return whether a thread still compiles programs."""
+        return self._compiling is not None and self._compiling.is_alive()
 
     def submit(self, prompt: Prompt, params: SamplingParams) -> list[RequestStream]:
         """Queue one request and return a stream for each of its n samples.
@@ -164,6 +193,25 @@ class Service:
             self._changed.notify()
         if self._thread.is_alive():
             self._thread.join()
+        if self._compiling is not None:
+            self._compiling.join()
+
+    def _compile(self, plan: Plan) -> Iterator[tuple[int, int]]:
+        """Compile a plan's programs, whatever the loop does meanwhile: (done, total) each."""
+        programs, corpus = self._loop.programs, self.core.corpus
+        params = programs.params
+        if corpus is not None:
+            params = params._replace(draft=with_first(params.draft, corpus.copy()))
+        return warm(dataclasses.replace(programs, plan=plan, params=params))
+
+    def _compile_rest(self) -> None:
+        """Compile what is left until the service is closed (a thread of its own)."""
+        start = time.monotonic()
+        for _ in self._compile(self._plan):
+            if self._closing:
+                return
+        self._compiled = self._plan
+        logger.info("compiled all other shapes in %.1f s", time.monotonic() - start)
 
     def _abort(self, request_state: RequestState) -> None:
         with self._changed:
@@ -193,6 +241,9 @@ class Service:
             while True:
                 while not (self._aborted or len(self._scheduler) or self._closing):
                     self._changed.wait()
+                if self._compiled is not None:
+                    self._loop.use(self._compiled)
+                    self._compiled = None
                 aborted, self._aborted = self._aborted, []
                 for request_state in aborted:
                     if request_state in self._jobs:

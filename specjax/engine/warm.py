@@ -1,4 +1,4 @@
-"""Compile every program of a service before the first request.
+"""Compile every program of a plan.
 
 Each program is called once, on idle rows, so that what is compiled is what will be called.
 """
@@ -9,9 +9,7 @@ import jax
 import numpy as np
 
 from specjax.core.types import Engine, State
-from specjax.drafters.fallback import with_first
 from specjax.engine import rows
-from specjax.engine.corpus import Corpus
 from specjax.engine.plan import Plan, ProgramTier
 from specjax.engine.programs import Programs
 from specjax.engine.rows import IDLE_REQUEST
@@ -19,7 +17,7 @@ from specjax.engine.rows import IDLE_REQUEST
 Work = Callable[[], object]
 
 
-def warm(programs: Programs, corpus: Corpus | None = None) -> Iterator[tuple[int, int]]:
+def warm(programs: Programs) -> Iterator[tuple[int, int]]:
     """Run every program once; yields (done, total) after each."""
     work = list(prefill_calls(programs))
     for tier in programs.plan.tiers:
@@ -27,11 +25,6 @@ def warm(programs: Programs, corpus: Corpus | None = None) -> Iterator[tuple[int
     for done, one in enumerate(work, start=1):
         jax.block_until_ready(one())
         yield done, len(work)
-    if corpus is not None:
-        for _ in corpus.shapes():
-            yield len(work), len(work)
-        draft = with_first(programs.params.draft, corpus.index)
-        programs.params = programs.params._replace(draft=draft)
 
 
 def prefill_calls(programs: Programs) -> Iterator[Work]:
@@ -87,11 +80,14 @@ def decode_calls(programs: Programs, tier: ProgramTier) -> Iterator[Work]:
         if size == 1:
             now[:] = [row]
         else:
-            (fewer,) = now
-            now[0] = driver.select(fewer, np.zeros(size, np.int32), 0)
-            driver.select(now[0], np.zeros(len(fewer.text.reason), np.int32), 0)
-            state = driver.release_slot(driver.insert_row(now[0], 0, row), 0)
-            now[0] = state._replace(sampling=programs.stack_sampling([IDLE_REQUEST] * size, tier))
+            if size == plan.sizes[0]:
+                state = programs.idle_state(size, tier, window)
+            else:
+                state = driver.select(now[0], np.zeros(size, np.int32), 0)
+                driver.select(state, np.zeros(len(now[0].text.reason), np.int32), 0)
+            state = driver.release_slot(driver.insert_row(state, 0, row), 0)
+            sampling = programs.stack_sampling([IDLE_REQUEST] * size, tier)
+            now[:] = [state._replace(sampling=sampling)]
         return [driver.fit(now[0], other) for other in plan.windows or ()]
 
     def run(engine: Engine):

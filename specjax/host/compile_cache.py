@@ -30,13 +30,16 @@ def cache_folder() -> Path | None:
 
 
 def enable_compile_cache(folder: str | Path | None = None) -> Path | None:
-    """Make JAX keep all compiled programs; return the folder, or None if none is used.
+    """Keep all compiled programs and kernels; return the folder, or None if none is used.
 
     ``folder`` None means `cache_folder`; a folder already given to JAX itself
     (``JAX_COMPILATION_CACHE_DIR``) is used instead. A folder that cannot be written gives one
     warning, never an error.
     """
     import jax
+
+    from specjax.host.kernel_files import KernelFiles
+    from specjax.kernels.machine_code import use_store
 
     given = getattr(jax.config, "jax_compilation_cache_dir", None)
     if given and folder is None:
@@ -56,6 +59,7 @@ def enable_compile_cache(folder: str | Path | None = None) -> Path | None:
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    use_store(KernelFiles(folder))
     return folder
 
 

@@ -1,12 +1,13 @@
 """Run ``specjax serve`` in a process of its own, for the time of a ``with`` block."""
 
+import os
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 START_TIMEOUT = 600.0  # seconds a server may take to load and compile
@@ -14,11 +15,19 @@ STOP_TIMEOUT = 10.0  # seconds it may take to drain
 
 
 @contextmanager
-def open_specjax(model: str, arguments: Sequence[str]) -> Iterator[str]:
+def open_specjax(
+    model: str,
+    arguments: Sequence[str],
+    *,
+    compile_all: bool = True,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[str]:
     """Start a server on a free port of this machine; yield its URL when it is healthy.
 
     Args:
         arguments: of its command line.
+        compile_all: whether it compiles all programs before that.
+        environment: further variables.
 
     Raises:
         ConnectionError: it ends or takes too long to start; the message has the end of its log.
@@ -26,9 +35,10 @@ def open_specjax(model: str, arguments: Sequence[str]) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "specjax", "serve", model, "--port", str(port), *arguments]
+    command = [sys.executable, "-m", "specjax", "serve", model, "--port", str(port)]
+    command += [*["--compile-all"] * compile_all, *arguments]
     with tempfile.TemporaryFile("w+", errors="replace") as log:
-        process = subprocess.Popen(command, stderr=log)
+        process = subprocess.Popen(command, stderr=log, env={**os.environ, **(environment or {})})
         try:
             url, until = f"http://127.0.0.1:{port}", time.monotonic() + START_TIMEOUT
             while not is_healthy(url):

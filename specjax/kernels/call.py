@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import llvmlite.binding as llvm
 from llvmlite import ir
 
+from specjax.kernels import machine_code
 from specjax.kernels.ir import I32, I64, POINTER, VOID, Value, Writer
 
 VERSION = 0, 3  # of the interface
@@ -199,32 +199,17 @@ def register(name: str, write: Callable[[ir.Module], CountTasks]) -> str:
     ``write(module)`` writes ``body(frame, task)`` and returns ``count_tasks``.
     """
     if name not in _ENGINES:
-        module = ir.Module(name)
-        write_handler(module, name, write(module))
-        engine = compile_module(str(module))
+
+        def whole() -> ir.Module:
+            module = ir.Module(name)
+            write_handler(module, name, write(module))
+            return module
+
+        engine = machine_code.load(name, whole)
         address = engine.get_function_address(name)
         jax.ffi.register_ffi_target(name, capsule(address), platform="cpu")
         _ENGINES[name] = engine
     return name
-
-
-def compile_module(text: str) -> llvm.ExecutionEngine:
-    """Return LLVM IR compiled for this machine."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    features = llvm.get_host_cpu_features().flatten()
-    machine = llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=features + ",-prefer-256-bit", opt=3, jit=True
-    )
-    module = llvm.parse_assembly(text)
-    module.verify()
-    options = llvm.create_pipeline_tuning_options(speed_level=2)
-    options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
-    builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
-    engine = llvm.create_mcjit_compiler(module, machine)
-    engine.finalize_object()
-    return engine
 
 
 def capsule(address: int) -> Any:

@@ -67,6 +67,7 @@ def run_server(
     max_num_batched_tokens: int | None = None,
     max_queued: int = 1024,
     most_bytes: int = MOST_BYTES,
+    compile_all: bool = False,
     shutdown_timeout: int = 60,
     root_path: str = "",
     enable_request_id_headers: bool = False,
@@ -74,9 +75,11 @@ def run_server(
 ) -> None:
     """Serve a model until a signal comes.
 
-    The address is bound before anything is loaded, and accepts requests once all is compiled.
+    The address is bound before anything is loaded, and accepts requests once the programs that
+    any request needs are compiled; the others, of smaller shapes, are compiled while it serves.
 
     Args:
+        compile_all: wait for all programs.
         allowed_hosts: names that a Host header may have, besides IP addresses and localhost. With
             an address of this machine only (127.0.0.1) no others are accepted; elsewhere all are,
             unless some are named here.
@@ -97,8 +100,8 @@ def run_server(
         )
         with bar("compiling") as shown:
             start = time.monotonic()
-            service.warm_up(shown)
-        logger.info("compiled everything in %.1f s", time.monotonic() - start)
+            service.warm_up(shown, wait=compile_all)
+        logger.info("compiled in %.1f s", time.monotonic() - start)
         served = Deployment(
             service=service,
             names=tuple(names) or (model,),

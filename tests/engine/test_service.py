@@ -82,6 +82,47 @@ def test_nothing_is_compiled_after_the_warm_up(service):
     assert num_compiled() == before
 
 
+def test_no_stream_waits_for_what_another_thread_compiles(pair):
+    """A service begins with its largest shapes, and takes the others when all are compiled."""
+    llm = LLM(pair.target, speculative_config=NGRAM, max_num_seqs=2, max_model_len=60)
+    service = Service(llm.core, max_waiting=6)
+    service.warm_up(wait=False)
+    first, before = num_compiled(), num_compiled("specjax engine")
+    prompt = {"prompt_token_ids": [9] * 30}
+    asked = (prompt, greedy(12)), (prompt, SamplingParams(**EVERYTHING, seed=1, max_tokens=9))
+    texts = []
+
+    def answer():
+        found = complete_all(service, asked[0]) + complete_all(service, *asked)
+        texts.append([stream.completion().text for stream, _ in found])
+
+    answer()
+    assert service.compiling
+    assert service.stats().slots == 2
+    while service.compiling:
+        answer()
+    assert num_compiled() > first + 10
+    answer()
+    for seed in range(3):  # alone for long: the batch shrinks
+        random = SamplingParams(temperature=1.0, seed=seed, max_tokens=28, ignore_eos=True)
+        complete_all(service, (prompt, random))
+    assert service.stats().slots == 1
+    answer()
+    assert num_compiled("specjax engine") == before
+    assert all(each == texts[0] for each in texts)
+    service.close(drain=True)
+
+
+def test_a_service_that_still_compiles_can_be_closed(pair):
+    llm = LLM(pair.target, speculative_config=NGRAM, max_num_seqs=2, max_model_len=70)
+    service = Service(llm.core, max_waiting=6)
+    service.warm_up(wait=False)
+    before = num_compiled()
+    service.close(drain=True)
+    assert num_compiled() < before + 10
+    assert not service.compiling
+
+
 def test_deltas_add_up_to_the_completion(service):
     before = service.stats()
     asked = ("def f(x):", greedy(20, logprobs=1)), ("a b a b a b", greedy(60))
