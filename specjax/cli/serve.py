@@ -42,6 +42,13 @@ def serve(
     chat_template: Annotated[
         Path | None, typer.Option(help="A jinja file, in place of the checkpoint's own.")
     ] = None,
+    enable_auto_tool_choice: Annotated[
+        bool, typer.Option("--enable-auto-tool-choice", help="The model may call tools.")
+    ] = False,
+    tool_call_parser: Annotated[
+        str | None,
+        typer.Option(help="How it does: hermes, llama3_json, mistral, deepseek_v3, deepseek_v31."),
+    ] = None,
     root_path: Annotated[
         str, typer.Option(help="The prefix that a proxy removes from paths.")
     ] = "",
@@ -95,6 +102,8 @@ def serve(
         api_keys=api_key or (),
         allowed_hosts=allowed_hosts or (),
         chat_template=chat_template,
+        tool_call_parser=tool_call_parser,
+        enable_auto_tool_choice=enable_auto_tool_choice,
         max_num_batched_tokens=max_num_batched_tokens,
         max_queued=max_num_queued_reqs,
         compile_all=compile_all,

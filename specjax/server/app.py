@@ -98,7 +98,7 @@ def create_app(
         admitted = await served.admit(body)
         name = request_id(request.headers) or body.request_id
         args = body, admitted, served.names[0], core.tokenizer, core.depth
-        return ResponseBuilder(*args, request_id=name)
+        return ResponseBuilder(*args, request_id=name, new_calls=served.calls_of(body))
 
     async def generate(request: Request, body: Completion | Chat) -> Response:
         if body.use_beam_search:

@@ -7,10 +7,10 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from specjax.server.fields import Body
 from specjax.server.protocol import (
     IGNORED,
     UNSUPPORTED,
-    Body,
     Chat,
     Completion,
     Detokenize,

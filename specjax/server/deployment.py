@@ -1,7 +1,7 @@
 """The model that a server serves: from the body of a request to queued request streams."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -11,6 +11,8 @@ from specjax.engine.options.sampling_params import SamplingParams
 from specjax.engine.service import Full, RequestStream, Service
 from specjax.server.errors import APIError
 from specjax.server.protocol import Chat, Completion, Conversation, Message, to_sampling
+from specjax.server.tool_parsers import FORMATS, REQUIRED, NamedCall, Parser, ToolParser
+from specjax.server.tools import Calls, NamedChoice, mistral_id, usual_id, with_objects
 
 MOST_SHOWN = 200  # characters of a wrong model name
 LONG = 20_000  # characters: a longer prompt is tokenized in another thread
@@ -31,12 +33,16 @@ class Deployment:
         names: what clients may call the model; responses have the first.
         max_queued: the most samples that may wait; a request for more is an error.
         chat_template: jinja source in place of the checkpoint's own.
+        tool_call_parser: the format of the model's tool calls, one of ``FORMATS``; None: unknown.
+        enable_auto_tool_choice: let the model decide whether to call a tool.
     """
 
     service: Service
     names: Sequence[str]
     max_queued: int
     chat_template: str | None = None
+    tool_call_parser: str | None = None
+    enable_auto_tool_choice: bool = False
 
     @property
     def core(self) -> EngineCore:
@@ -69,7 +75,10 @@ class Deployment:
             params = to_sampling(body, self.default_params)
         except ValueError as error:
             raise APIError(400, str(error)) from None
+        if isinstance(body, Chat):
+            self.check_auto(body)
         prompts, texts = await self.read(body, params)
+        await self.compile(params)
         admitted: list[Admitted] = []
         try:
             for ids, text in zip(prompts, texts, strict=True):
@@ -80,6 +89,45 @@ class Deployment:
                 one.stream.abort()
             raise APIError(503 if isinstance(error, Full) else 400, str(error)) from None
         return admitted
+
+    def check_auto(self, body: Chat) -> None:
+        """Raise APIError (400) for a choice of the model's that is not enabled here."""
+        if body.choice == "auto" and not self.enable_auto_tool_choice:
+            raise APIError(
+                400,
+                '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to '
+                "be set",
+                "tool_choice",
+            )
+
+    def calls_of(self, body: Completion | Chat) -> Callable[[], Calls] | None:
+        """Return what makes the parser of a choice's tool calls; None if there can be none."""
+        if not isinstance(body, Chat) or body.choice == "none":
+            return None
+        most = 1 if body.parallel_tool_calls is False else None
+        new_id = mistral_id if self.tool_call_parser == "mistral" else usual_id
+
+        def parser(choice: str | NamedChoice) -> Parser:
+            if isinstance(choice, NamedChoice):
+                return NamedCall(choice.function.name)
+            known = FORMATS.get(self.tool_call_parser or "")
+            return ToolParser(known if choice == "auto" and known else REQUIRED)
+
+        return lambda: Calls(parser(body.choice), most, new_id)
+
+    async def compile(self, params: SamplingParams) -> None:
+        """Compile a request's grammar on another thread: it may take a second.
+
+        Raises:
+            APIError: 400 for a grammar that cannot be compiled.
+        """
+        form = params.structured_outputs
+        if form is None:
+            return
+        try:
+            await asyncio.to_thread(self.core.input_processor.grammars.compile, form)
+        except ValueError as error:
+            raise APIError(400, str(error)) from None
 
     async def read(
         self, body: Completion | Chat, params: SamplingParams
@@ -194,7 +242,7 @@ class Deployment:
         try:
             return await asyncio.to_thread(
                 self.core.tokenizer.apply_chat_template,
-                [message.model_dump(exclude_unset=True) for message in messages],
+                [with_objects(message.model_dump(exclude_unset=True)) for message in messages],
                 body.add_generation_prompt,
                 chat_template=self.chat_template,
                 continue_final_message=body.continue_final_message,

@@ -9,27 +9,20 @@ list of millions, for most of a minute.
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    model_validator,
-)
+from pydantic import Field, model_validator
 
 from specjax.engine.options.sampling_params import SamplingParams
+from specjax.engine.options.structured_outputs import StructuredOutputsParams
 from specjax.server.errors import APIError
+from specjax.server.fields import Bias, Body, Count, Text, Tokens, Word
+from specjax.server.tools import MOST_TOOLS, NamedChoice, Tool, call_form
 
 MOST_STOPS = 4  # stop strings per request, as in OpenAI and vLLM
 MOST_PROMPTS = 1024  # per request, as in vLLM
 MOST_STOP_IDS = 64  # stop token ids per request: more have no program
-MOST_BIASES = 16_384  # entries of logit_bias
 MOST_MESSAGES = 4096  # of a chat, and parts of a message
-MOST_WORD = 1024  # characters of a stop string or a bad word
 IGNORED = (  # fields of vLLM's that change no text here
-    "cache_salt", "include_reasoning", "parallel_tool_calls", "session_id", "stream_interval",
-    "user",
+    "cache_salt", "include_reasoning", "session_id", "stream_interval", "user",
 )  # fmt: skip
 UNSUPPORTED: dict[str, tuple] = {  # name -> values that have no effect
     "best_of": (1,), "chat_template": (), "ec_transfer_params": (), "function_call": ("none",),
@@ -37,10 +30,9 @@ UNSUPPORTED: dict[str, tuple] = {  # name -> values that have no effect
     "guided_regex": (), "kv_transfer_params": (),
     "logits_processors": (), "logprob_token_ids": (), "media_io_kwargs": (), "mm_payload": (),
     "mm_processor_kwargs": (), "modalities": (["text"],), "prompt_embeds": (), "priority": (),
-    "repetition_detection": (), "response_format": ({"type": "text"},),
-    "return_mm_kwargs": (), "return_token_offsets": (), "routed_experts_prompt_start": (),
-    "structured_outputs": (), "suffix": (), "thinking_token_budget": (-1,),
-    "tool_choice": ("none", "auto"), "tools": (), "watermarking": (),
+    "repetition_detection": (), "return_mm_kwargs": (), "return_token_offsets": (),
+    "routed_experts_prompt_start": (), "suffix": (), "thinking_token_budget": (-1,),
+    "watermarking": (),
 }  # fmt: skip
 RESERVED = (  # names that chat_template_kwargs may not set
     "messages", "chat_template", "add_generation_prompt", "continue_final_message", "tools",
@@ -49,6 +41,7 @@ NOT_OF_BEAMS = (  # fields that a beam search has no use for
     "stream", "logprobs", "prompt_logprobs", "echo", "seed", "top_p", "top_k", "min_p",
     "presence_penalty", "frequency_penalty", "repetition_penalty", "stop", "stop_token_ids",
     "bad_words", "min_tokens", "logit_bias", "allowed_token_ids", "vllm_xargs",
+    "response_format", "structured_outputs",
 )  # fmt: skip
 SAMPLING = (  # fields that reach SamplingParams under their own names
     "n", "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p",
@@ -56,45 +49,6 @@ SAMPLING = (  # fields that reach SamplingParams under their own names
     "include_stop_str_in_output", "ignore_eos", "min_tokens", "skip_special_tokens",
     "spaces_between_special_tokens", "allowed_token_ids",
 )  # fmt: skip
-
-
-def check_unicode(text: str) -> str:
-    """Return a text, or raise ValueError for a lone surrogate: valid in JSON, not in UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"a lone surrogate at {error.start} is not valid Unicode") from None
-    return text
-
-
-def check_word(text: str) -> str:
-    """Return a stop string or bad word, or raise ValueError if it is too long or no Unicode."""
-    if len(text) > MOST_WORD:
-        raise ValueError(f"at most {MOST_WORD} characters, got {len(text)}")
-    return check_unicode(text)
-
-
-def check_entries(value: Any) -> Any:
-    """Return a value, or raise ValueError for a mapping with too many entries to check."""
-    if isinstance(value, dict) and len(value) > MOST_BIASES:
-        raise ValueError(f"at most {MOST_BIASES} entries, got {len(value)}")
-    return value
-
-
-Text = Annotated[str, AfterValidator(check_unicode)]
-Word = Annotated[str, AfterValidator(check_word)]
-Token = Annotated[int, Field(ge=0, lt=2**31)]
-Count = Annotated[int, Field(ge=0, lt=2**31)]
-Tokens = Annotated[list[Token], Field(fail_fast=True)]
-Bias = Annotated[
-    dict[Annotated[str, Field(pattern=r"^\d{1,9}$")], float], BeforeValidator(check_entries)
-]
-
-
-class Body(BaseModel):
-    """A JSON object."""
-
-    model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
 
 
 class StreamOptions(Body):
@@ -108,6 +62,35 @@ class ExtraArgs(Body):
     """vLLM's ``vllm_xargs``: what becomes ``SamplingParams.extra_args``."""
 
     num_speculative_tokens: Count | None = None
+
+
+class Schema(Body):
+    """OpenAI's ``json_schema``; it holds whether ``strict`` or not."""
+
+    name: Text
+    description: Text | None = None
+    schema_: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(Body):
+    """OpenAI's ``response_format``."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: Schema | None = None
+
+    @model_validator(mode="after")
+    def check_schema(self):
+        """Raise ValueError for a schema that is missing."""
+        if self.type == "json_schema" and self.json_schema is None:
+            raise ValueError("json_schema is needed where type is 'json_schema'")
+        return self
+
+    def form(self) -> dict[str, Any]:
+        """Return the fields of StructuredOutputsParams that it sets."""
+        if self.type == "json_schema" and self.json_schema is not None:
+            return {"json": self.json_schema.schema_}
+        return {"json_object": True} if self.type == "json_object" else {}
 
 
 class Generation(Body):
@@ -147,6 +130,8 @@ class Generation(Body):
     return_tokens_as_token_ids: bool | None = None
     request_id: Annotated[str, Field(pattern=r"^[\w.:-]{1,128}$")] | None = None
     vllm_xargs: ExtraArgs | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: dict[str, Any] | None = None
 
     @model_validator(mode="after")
     def check_beams(self):
@@ -157,6 +142,21 @@ class Generation(Body):
         if self.length_penalty not in (None, 1.0) and not self.use_beam_search:
             raise APIError(400, "length_penalty needs use_beam_search.", "length_penalty")
         return self
+
+    def form(self) -> StructuredOutputsParams | None:
+        """Return the form that the text must have; None: any.
+
+        Raises:
+            APIError: 400 for more than one form, or a wrong one.
+        """
+        given = dict(self.structured_outputs or {})
+        if self.response_format is not None:
+            given |= self.response_format.form()
+        name = "response_format" if self.structured_outputs is None else "structured_outputs"
+        try:
+            return StructuredOutputsParams.from_dict(given) if given else None
+        except ValueError as error:
+            raise APIError(400, str(error), name) from None
 
     @model_validator(mode="after")
     def refuse_unsupported(self):
@@ -219,6 +219,7 @@ Messages = Annotated[list[Message], Field(fail_fast=True, min_length=1, max_leng
 class Conversation(Body):
     """What a chat template renders, in chats and in ``/tokenize``."""
 
+    tools: Annotated[list[Tool], Field(fail_fast=True, max_length=MOST_TOOLS)] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
@@ -243,8 +244,10 @@ class Conversation(Body):
         return self
 
     def variables(self) -> dict[str, Any]:
-        """Return the request's variables for the chat template: its kwargs, documents, effort."""
+        """Return the request's variables for the chat template: its kwargs, documents, tools."""
+        tools = [tool.model_dump() for tool in self.tools or ()] or None
         given = {"documents": self.documents, "reasoning_effort": self.reasoning_effort}
+        given |= {"tools": tools}
         set_here = {name: value for name, value in given.items() if value is not None}
         return {**(self.chat_template_kwargs or {}), **set_here}
 
@@ -257,6 +260,45 @@ class Chat(Generation, Conversation):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0)] | None = None
     return_prompt_text: bool | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
+    parallel_tool_calls: bool | None = None
+
+    @property
+    def choice(self) -> str | NamedChoice:
+        """Return ``tool_choice``, with tools by default "auto"."""
+        return self.tool_choice or ("auto" if self.tools else "none")
+
+    @model_validator(mode="after")
+    def check_tools(self):
+        """Raise APIError (400) for a choice among tools that are not there."""
+        choice, names = self.choice, [tool.function.name for tool in self.tools or ()]
+        if choice != "none" and not names:
+            raise APIError(400, "When using `tool_choice`, `tools` must be set.", "tool_choice")
+        if isinstance(choice, NamedChoice) and choice.function.name not in names:
+            raise APIError(
+                400,
+                "The tool specified in `tool_choice` does not match any of the specified `tools`.",
+                "tool_choice",
+            )
+        if len(set(names)) < len(names):
+            raise APIError(400, "two tools have the same name.", "tools")
+        if names and self.use_beam_search:
+            raise APIError(400, "tools cannot be combined with use_beam_search.", "tools")
+        return self
+
+    def form(self) -> StructuredOutputsParams | None:
+        """Return the form of the answer: forced tool calls, of which there is no other form.
+
+        Raises:
+            APIError: 400 for a wrong form.
+        """
+        choice = self.choice
+        if not self.tools or choice in ("none", "auto"):
+            return super().form()
+        try:
+            return call_form(self.tools, choice, several=self.parallel_tool_calls is not False)
+        except ValueError as error:
+            raise APIError(400, str(error), "tools") from None
 
     @model_validator(mode="after")
     def check_logprobs(self):
@@ -272,12 +314,7 @@ class Tokenize(Conversation):
     model: Text | None = None
     prompt: Text | None = None
     messages: Messages | None = None
-    tools: list[dict[str, Any]] | None = None
     return_token_strs: bool | None = None
-
-    def variables(self) -> dict[str, Any]:
-        """Return those, and its tools."""
-        return {**super().variables(), **({"tools": self.tools} if self.tools else {})}
 
     @model_validator(mode="after")
     def check_one(self):
@@ -309,7 +346,12 @@ def to_sampling(body: Completion | Chat, defaults: SamplingParams) -> SamplingPa
     most = None if body.vllm_xargs is None else body.vllm_xargs.num_speculative_tokens
     if most is not None:
         given["extra_args"] = {"num_speculative_tokens": most}
+    form = body.form()
+    if form is not None:
+        given["structured_outputs"] = form
     if isinstance(body, Chat):
+        if body.choice == "auto":  # what begins tool calls may be a special token
+            given["skip_special_tokens"] = False
         limit = body.max_completion_tokens
         given["max_tokens"] = body.max_tokens if limit is None else limit
         if body.logprobs:

@@ -12,6 +12,7 @@ from specjax.engine.text.tokenizer import Tokenizer
 from specjax.server import logprobs
 from specjax.server.deployment import Admitted
 from specjax.server.protocol import Chat, Completion
+from specjax.server.tools import Calls
 
 
 @dataclass
@@ -23,6 +24,7 @@ class ResponseBuilder:
         admitted: its samples, prompt by prompt.
         depth: draft tokens per round; 0: plain decoding.
         request_id: of the client; None: one is made.
+        new_calls: makes the parser of one choice's tool calls; None: none are looked for.
     """
 
     body: Completion | Chat
@@ -31,6 +33,7 @@ class ResponseBuilder:
     tokenizer: Tokenizer
     depth: int
     request_id: str | None = None
+    new_calls: Callable[[], Calls] | None = None
 
     def __post_init__(self):
         self.dialect = CHAT if isinstance(self.body, Chat) else COMPLETION
@@ -39,6 +42,7 @@ class ResponseBuilder:
         self.num_tokens = [0] * len(self.streams)  # tokens per choice
         self.offsets = [0] * len(self.streams)  # where their next token's text starts
         self.num_chunks = [0] * len(self.streams)
+        self.calls = [self.new_calls() for _ in self.streams] if self.new_calls else []
 
     def response(self) -> dict[str, Any]:
         """Return the full response; every stream has finished."""
@@ -58,7 +62,7 @@ class ResponseBuilder:
             delta = delta._replace(text="", token_ids=[], logprobs=delta.logprobs and [])
         choice = self.dialect.piece(self, index, self.streams[index], delta)
         self.num_tokens[index] += len(delta.token_ids)
-        choice |= {"finish_reason": delta.finish_reason, "stop_reason": delta.stop_reason}
+        choice |= self.ending(index, delta.finish_reason, delta.stop_reason)
         if self.body.return_token_ids:
             choice["token_ids"] = delta.token_ids
         chunk = self.envelope(self.dialect.chunk_kind, [choice])
@@ -75,6 +79,24 @@ class ResponseBuilder:
         """Return the chunk without choices that holds the usage."""
         more = {"usage": self.usage(), "metrics": self.metrics()}
         return self.envelope(self.dialect.chunk_kind, []) | more
+
+    def said(self, index: int, output: CompletionOutput) -> dict[str, Any]:
+        """Return a finished choice's content, and its tool calls if they are looked for."""
+        return self.calls[index].message(output.text) if self.calls else {"content": output.text}
+
+    def piece(self, index: int, delta: Delta) -> dict[str, Any]:
+        """Return what new text adds to a choice's content and tool calls."""
+        if not self.calls:
+            return {"content": delta.text}
+        return self.calls[index].delta(delta.text, last=delta.finish_reason is not None)
+
+    def ending(
+        self, index: int, finish_reason: str | None, stop_reason: int | str | None
+    ) -> dict[str, int | str | None]:
+        """Return why a choice ended: by its tool calls, if the model made them of its own."""
+        called = self.calls and self.calls[index].number and not self.calls[index].is_named
+        reason = "tool_calls" if called and finish_reason == "stop" else finish_reason
+        return {"finish_reason": reason, "stop_reason": stop_reason}
 
     def about_prompt(self) -> dict[str, Any]:
         """Return what a chat's response says about its prompt, None where it is not wanted."""
@@ -213,13 +235,14 @@ def chat_choice(
     self: ResponseBuilder, index: int, stream: RequestStream, output: CompletionOutput
 ) -> dict[str, Any]:
     """Return a chat's message."""
-    content = chat_echo(self) + output.text
+    said = self.said(index, output)
+    if said["content"] is not None:
+        said["content"] = chat_echo(self) + said["content"]
     return {
         "index": index,
-        "message": {"role": chat_role(self), "content": content},
+        "message": {"role": chat_role(self), **said},
         "logprobs": chat_logprobs(self, output.token_ids, output.logprobs),
-        "finish_reason": output.finish_reason,
-        "stop_reason": output.stop_reason,
+        **self.ending(index, output.finish_reason, output.stop_reason),
         "token_ids": list(output.token_ids) if self.body.return_token_ids else None,
     }
 
@@ -230,8 +253,11 @@ def chat_piece(
     """Return a chunk's part of a message; the first has the role."""
     first = not self.num_chunks[index]
     role, before = ({"role": chat_role(self)}, chat_echo(self)) if first else ({}, "")
+    said = self.piece(index, delta)
+    if before:
+        said["content"] = before + said.get("content", "")
     scored = chat_logprobs(self, delta.token_ids, delta.logprobs)
-    return {"index": index, "delta": {**role, "content": before + delta.text}, "logprobs": scored}
+    return {"index": index, "delta": {**role, **said}, "logprobs": scored}
 
 
 def chat_logprobs(self: ResponseBuilder, token_ids: Sequence[int], scored: Any) -> dict | None:

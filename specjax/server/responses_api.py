@@ -10,15 +10,16 @@ from pydantic import Field
 from specjax.engine.outputs import CompletionOutput
 from specjax.engine.service import Failed
 from specjax.server.errors import APIError
+from specjax.server.fields import Body, Count, Text
 from specjax.server.metrics import Meters
-from specjax.server.protocol import MOST_MESSAGES, Body, Count, Text
+from specjax.server.protocol import MOST_MESSAGES
 from specjax.server.responses import ResponseBuilder
 from specjax.server.streams import merge_streams, named_event
 
 UNSERVED: dict[str, tuple] = {  # name -> values that have no effect
     "background": (), "conversation": (), "include": (), "previous_response_id": (),
-    "prompt": (), "stop": (), "text": ({"format": {"type": "text"}},), "tools": (),
-    "tool_choice": ("none", "auto"), "top_logprobs": (), "truncation": ("disabled",),
+    "prompt": (), "stop": (), "tool_choice": ("none", "auto"), "tools": (), "top_logprobs": (),
+    "truncation": ("disabled",),
 }  # fmt: skip
 
 
@@ -43,6 +44,18 @@ class Reasoning(Body):
     effort: Text | None = None
 
 
+class Format(Body):
+    """The form of the text; ``name`` and ``schema`` are a JSON schema's."""
+
+    type: Literal["text", "json_object", "json_schema"] = "text"
+
+
+class TextConfig(Body):
+    """What the text is to be."""
+
+    format: Format = Format()
+
+
 class Responses(Body):
     """``POST /v1/responses``; nothing is stored."""
 
@@ -58,6 +71,7 @@ class Responses(Body):
     seed: int | None = None
     reasoning: Reasoning | None = None
     metadata: dict[Text, Text] | None = None
+    text: TextConfig | None = None
     stream: bool | None = None
 
     def to_chat(self) -> dict[str, Any]:
@@ -79,7 +93,14 @@ class Responses(Body):
         same = {"model", "temperature", "top_p", "top_k", "seed", "stream"}
         given = self.model_dump(include=same, exclude_none=True)
         effort = None if self.reasoning is None else self.reasoning.effort
-        more = {"max_completion_tokens": self.max_output_tokens, "reasoning_effort": effort}
+        more: dict[str, Any] = {
+            "max_completion_tokens": self.max_output_tokens,
+            "reasoning_effort": effort,
+        }
+        if self.text is not None:
+            form = self.text.format.model_dump()
+            schema = {name: value for name, value in form.items() if name != "type"}
+            more["response_format"] = {"type": form["type"], "json_schema": schema or None}
         return {**given, **more, "messages": turns}
 
 
@@ -120,7 +141,7 @@ class Envelope:
             "previous_response_id": None,
             "store": False,
             "temperature": params.temperature,
-            "text": {"format": {"type": "text"}},
+            "text": (self.body.text or TextConfig()).model_dump(),
             "tool_choice": "auto",
             "tools": [],
             "top_p": params.top_p,

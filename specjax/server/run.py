@@ -20,6 +20,7 @@ from specjax.engine.service import Service
 from specjax.server.app import create_app
 from specjax.server.deployment import Deployment
 from specjax.server.guard import MOST_BYTES, check_keys
+from specjax.server.tool_parsers import FORMATS
 
 logger = logging.getLogger(__name__)
 KILLED = 128  # plus the signal's number: the exit code in shells
@@ -64,6 +65,8 @@ def run_server(
     api_keys: Sequence[str] = (),
     allowed_hosts: Sequence[str] = (),
     chat_template: Path | None = None,
+    tool_call_parser: str | None = None,
+    enable_auto_tool_choice: bool = False,
     max_num_batched_tokens: int | None = None,
     max_queued: int = 1024,
     most_bytes: int = MOST_BYTES,
@@ -83,6 +86,7 @@ def run_server(
         allowed_hosts: names that a Host header may have, besides IP addresses and localhost. With
             an address of this machine only (127.0.0.1) no others are accepted; elsewhere all are,
             unless some are named here.
+        tool_call_parser: ``Deployment``'s, as is ``enable_auto_tool_choice``.
 
     The other arguments are ``create_app``'s.
 
@@ -91,6 +95,7 @@ def run_server(
         OSError: a file cannot be read.
     """
     check_keys(api_keys)
+    check_tool_options(tool_call_parser, enable_auto_tool_choice)
     log_to_stderr()
     source = None if chat_template is None else chat_template.read_text(encoding="utf-8")
     with listen(host, port, uds) as (listener, address):
@@ -107,6 +112,8 @@ def run_server(
             names=tuple(names) or (model,),
             max_queued=max_queued,
             chat_template=source,
+            tool_call_parser=tool_call_parser,
+            enable_auto_tool_choice=enable_auto_tool_choice,
         )
         config = uvicorn.Config(
             create_app(
@@ -128,6 +135,14 @@ def run_server(
         Server(config, service).run([listener])
     if service.dead:
         raise RuntimeError("the engine has stopped by an exception; the log above has it.")
+
+
+def check_tool_options(parser: str | None, auto: bool) -> None:
+    """Raise ValueError for an unknown format of tool calls, or for none where one is needed."""
+    if auto and parser is None:
+        raise ValueError("--enable-auto-tool-choice requires --tool-call-parser.")
+    if parser is not None and parser not in FORMATS:
+        raise ValueError(f"--tool-call-parser {parser!r} is not one of {', '.join(FORMATS)}.")
 
 
 def accepted_hosts(host: str, uds: Path | None, allowed: Sequence[str]) -> tuple[str, ...] | None:

@@ -89,7 +89,7 @@ def refuse(call, deployment):
         ({"stream_options": {"include_usage": True}}, "stream_options needs stream=true"),
         ({"suffix": SECRET}, "suffix is not supported here"),
         ({"best_of": 2}, "best_of is not supported here"),
-        ({"response_format": {"type": "json_object"}}, "response_format is not supported here"),
+        ({"response_format": {"type": "xml"}}, "response_format.type: Input should be"),
         ({"use_beam_search": True, "n": 11}, "1 to 10 beams"),
         ({"use_beam_search": True, "top_k": 5}, "top_k cannot be combined with use_beam_search"),
         ({"length_penalty": 2.0}, "length_penalty needs use_beam_search"),
@@ -113,7 +113,7 @@ def test_bad_values_are_named(refuse, changes, words):
         ({"min_tokens": 200, "max_tokens": None}, "200 to come"),
         ({"chat_template": "{{ messages }}"}, "chat_template is not supported here"),
         ({"chat_template_kwargs": {"chat_template": "{{ 1 }}"}}, "may not hold 'chat_template'"),
-        ({"tools": [{"type": "function"}]}, "tools is not supported here"),
+        ({"tools": [{"type": "function"}]}, "tools.0.function: Field required"),
         ({"max_completion_tokens": 200}, "maximum context length"),
     ],
     ids=lambda value: str(value)[:40],
@@ -245,11 +245,11 @@ FLOODS = {
 @pytest.mark.parametrize("name", FLOODS)
 def test_a_large_body_of_errors_is_refused_at_once(call, name):
     path, body = FLOODS[name]
-    start = time.process_time()
+    start = time.thread_time()  # other threads may compile
     reply = call("POST", path, body)
     assert reply.status == (404 if name == "model" else 400)
     assert len(reply.body) < 2000
-    assert time.process_time() - start < 2  # 1 to 15 s when every error was built
+    assert time.thread_time() - start < 2  # 1 to 15 s when every error was built
 
 
 def test_only_json_of_a_reasonable_size_is_read(deployment, call):

@@ -96,10 +96,11 @@ def test_the_template_gets_documents_effort_and_tools(deployment, call, runner):
     names = {"service": deployment.service, "names": deployment.names, "max_queued": 8}
     app = create_app(Asked(**names, chat_template=printing))
     body = {"messages": TURNS, "documents": [{"text": "a"}], "reasoning_effort": "low"}
-    body |= {"chat_template_kwargs": {"flag": 1}, "tools": [{"b": 2}]}
+    tool = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {}}}
+    body |= {"chat_template_kwargs": {"flag": 1}, "tools": [tool]}
     tokens = call("POST", "/tokenize", body, app=app).json()["tokens"]
     text = deployment.core.tokenizer.decode(tokens, skip_special_tokens=False)
-    assert text == '[{"text": "a"}]|low|[{"b": 2}]|1'
+    assert text == f'[{{"text": "a"}}]|low|{json.dumps([tool])}|1'
     asked = {k: v for k, v in body.items() if k != "tools"} | {"return_prompt_text": True}
     reply = call("POST", "/v1/chat/completions", {**asked, "max_tokens": 1}, app=app)
     assert reply.json()["prompt_text"] == '[{"text": "a"}]|low|null|1'
