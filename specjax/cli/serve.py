@@ -72,6 +72,18 @@ def serve(
     shutdown_timeout: Annotated[
         int, typer.Option(min=0, help="Seconds to finish what runs, once told to stop.")
     ] = 60,
+    ssl_certfile: Annotated[
+        Path | None, typer.Option(help="Speak HTTPS, with this certificate (PEM).")
+    ] = None,
+    ssl_keyfile: Annotated[
+        Path | None, typer.Option(help="Its key, if it is not in the same file.")
+    ] = None,
+    ssl_ca_certs: Annotated[
+        Path | None, typer.Option(help="The authorities of clients' certificates.")
+    ] = None,
+    ssl_cert_reqs: Annotated[
+        int, typer.Option(min=0, max=2, help="2: clients need a certificate; 1: if they have one.")
+    ] = 0,
     *,
     options: dict[str, Any],
 ) -> None:
@@ -89,7 +101,7 @@ def serve(
     if missing:
         raise ImportError(f"serving needs {', '.join(missing)}: pip install 'specjax[serve]'")
     from specjax.host.compile_cache import enable_compile_cache
-    from specjax.server.run import run_server
+    from specjax.server.run import TLS, run_server
 
     enable_compile_cache()
     run_server(
@@ -108,6 +120,7 @@ def serve(
         max_queued=max_num_queued_reqs,
         compile_all=compile_all,
         shutdown_timeout=shutdown_timeout,
+        tls=TLS(ssl_certfile, ssl_keyfile, ssl_ca_certs, ssl_cert_reqs),
         root_path=root_path,
         enable_request_id_headers=enable_request_id_headers,
         enable_tokenizer_info_endpoint=enable_tokenizer_info_endpoint,

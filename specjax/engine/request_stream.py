@@ -107,10 +107,23 @@ class RequestStream:
         except RuntimeError:  # the reader's event loop is closed
             self._abort(self._progress)
 
-    async def __aiter__(self) -> AsyncIterator[Delta]:
+    def _read(self) -> asyncio.Event:
+        """Return the event that is set when something is pending, for the present reader."""
         event = asyncio.Event()
         with self._lock:
             self._reader = asyncio.get_running_loop(), event
+        return event
+
+    async def ready(self) -> None:
+        """Return when the first delta is there, without taking it. Raises Failed, as iterating."""
+        event = self._read()
+        while self._pending is None:
+            await event.wait()
+        if self._error is not None:
+            raise Failed(self._error)
+
+    async def __aiter__(self) -> AsyncIterator[Delta]:
+        event = self._read()
         while True:
             with self._lock:
                 delta, self._pending = self._pending, None

@@ -23,7 +23,7 @@ from specjax.server.protocol import Chat, Completion
 from specjax.server.request_ids import RequestIds, request_id
 from specjax.server.responses import ResponseBuilder
 from specjax.server.responses_api import Envelope, Responses
-from specjax.server.streams import EventResponse, full_response, stream_events
+from specjax.server.streams import event_response, full_response, stream_events
 from specjax.server.tokens import add_tokens
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -107,7 +107,7 @@ def create_app(
             return Response(status_code=400) if made is None else JSONResponse(made)
         builder = await start(request, body)
         if body.stream:
-            return EventResponse(builder, stream_events(builder, meters))
+            return await event_response(request, builder, stream_events(builder, meters))
         return await full_response(request, builder, meters, builder.response)
 
     @app.post("/v1/completions")
@@ -123,14 +123,14 @@ def create_app(
         builder = await start(request, validated(Chat, body.to_chat()))
         envelope = Envelope(body, builder)
         if body.stream:
-            return EventResponse(builder, envelope.events(meters))
+            return await event_response(request, builder, envelope.events(meters))
         return await full_response(request, builder, meters, envelope.finished)
 
     @app.post("/v1/messages")
     async def converse(request: Request, body: messages.Messages) -> Response:
         builder = await start(request, validated(Chat, body.to_chat()))
         if body.stream:
-            return EventResponse(builder, messages.events(builder, meters))
+            return await event_response(request, builder, messages.events(builder, meters))
         make = partial(messages.message, builder)
         return await full_response(request, builder, meters, make)
 

@@ -22,14 +22,18 @@ ERRORS: dict[int | str, dict[str, Any]] = {  # for the OpenAPI document
     for status in (400, 401, 403, 404, 408, 413, 415, 422, 500, 503)
 }
 UNKNOWN_TROUBLE = "the server failed to answer; its log says why."
+RETRY_AFTER = "1"  # seconds
 MAX_PROBLEMS = 3  # per response: a union has one for each of its branches
 
 
 class APIError(HTTPException):
-    """An error response to a request; ``param`` is the field that is wrong, if there is one."""
+    """An error response to a request; ``param`` is the field that is wrong, if there is one.
+
+    A full server (503) says when to ask again.
+    """
 
     def __init__(self, status: int, message: str, param: str | None = None):
-        super().__init__(status, message)
+        super().__init__(status, message, {"Retry-After": RETRY_AFTER} if status == 503 else None)
         self.param = param
 
 

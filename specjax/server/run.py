@@ -5,9 +5,11 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -24,6 +26,64 @@ from specjax.server.tool_parsers import FORMATS
 
 logger = logging.getLogger(__name__)
 KILLED = 128  # plus the signal's number: the exit code in shells
+
+
+@dataclass(frozen=True)
+class TLS:
+    """uvicorn's options of HTTPS; without a certificate the server speaks HTTP.
+
+    Args:
+        certfile: the server's certificate chain, in PEM.
+        keyfile: its private key; None: it is in ``certfile``.
+        ca_certs: the authorities whose clients are accepted.
+        cert_reqs: what clients must show, of ``ssl.VerifyMode``: 0 nothing, 1 a certificate if
+            they have one, 2 a certificate.
+    """
+
+    certfile: Path | None = None
+    keyfile: Path | None = None
+    ca_certs: Path | None = None
+    cert_reqs: int = ssl.CERT_NONE
+
+    def check(self) -> None:
+        """Raise ValueError for files that are missing, wrong, or do not fit each other."""
+        others = {"keyfile": self.keyfile, "ca_certs": self.ca_certs, "cert_reqs": self.cert_reqs}
+        for name, value in others.items():
+            if value and self.certfile is None:
+                raise ValueError(f"--ssl-{name.replace('_', '-')} needs --ssl-certfile.")
+        if self.cert_reqs and self.ca_certs is None:
+            raise ValueError("--ssl-cert-reqs needs --ssl-ca-certs: whose certificates?")
+        for path in (self.certfile, self.keyfile, self.ca_certs):
+            if path is not None and not path.is_file():
+                raise ValueError(f"{path} is no file: --ssl-* name files in PEM.")
+        if self.certfile is None:
+            return
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            context.load_cert_chain(self.certfile, self.keyfile, password=no_password)
+            if self.ca_certs is not None:
+                context.load_verify_locations(self.ca_certs)
+        except (ssl.SSLError, OSError) as error:
+            raise ValueError(
+                f"--ssl-certfile {self.certfile} with its key: {error}. Both must be in PEM and "
+                "belong to each other, the key without a password."
+            ) from None
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of ``uvicorn.Config``."""
+        if self.certfile is None:
+            return {}
+        return {
+            "ssl_certfile": self.certfile,
+            "ssl_keyfile": self.keyfile,
+            "ssl_ca_certs": None if self.ca_certs is None else str(self.ca_certs),
+            "ssl_cert_reqs": self.cert_reqs,
+        }
+
+
+def no_password() -> str:
+    """Refuse to ask for a key's password on the terminal."""
+    raise OSError("the key has a password")
 
 
 class Server(uvicorn.Server):
@@ -72,6 +132,7 @@ def run_server(
     most_bytes: int = MOST_BYTES,
     compile_all: bool = False,
     shutdown_timeout: int = 60,
+    tls: TLS = TLS(),
     root_path: str = "",
     enable_request_id_headers: bool = False,
     enable_tokenizer_info_endpoint: bool = False,
@@ -83,6 +144,7 @@ def run_server(
 
     Args:
         compile_all: wait for all programs.
+        tls: the files of HTTPS.
         allowed_hosts: names that a Host header may have, besides IP addresses and localhost. With
             an address of this machine only (127.0.0.1) no others are accepted; elsewhere all are,
             unless some are named here.
@@ -96,9 +158,13 @@ def run_server(
     """
     check_keys(api_keys)
     check_tool_options(tool_call_parser, enable_auto_tool_choice)
+    tls.check()
     log_to_stderr()
     source = None if chat_template is None else chat_template.read_text(encoding="utf-8")
-    with listen(host, port, uds) as (listener, address):
+    with listen(host, port, uds, "http" if tls.certfile is None else "https") as (
+        listener,
+        address,
+    ):
         llm = LLM(model, **options)
         service = Service(
             llm.core, max_waiting=max_queued, max_num_batched_tokens=max_num_batched_tokens
@@ -130,6 +196,7 @@ def run_server(
             timeout_graceful_shutdown=shutdown_timeout,
             ws="none",
             server_header=False,
+            **tls.options(),
         )
         logger.info("serving %s at %s", ", ".join(served.names), address)
         Server(config, service).run([listener])
@@ -158,7 +225,9 @@ def is_loopback(host: str) -> bool:
 
 
 @contextlib.contextmanager
-def listen(host: str, port: int, uds: Path | None) -> Iterator[tuple[socket.socket, str]]:
+def listen(
+    host: str, port: int, uds: Path | None, scheme: str
+) -> Iterator[tuple[socket.socket, str]]:
     """Bind the address; yield the socket and its URL. A unix socket is for this user only."""
     if uds is not None:
         with socket.socket(socket.AF_UNIX) as listener:
@@ -176,7 +245,7 @@ def listen(host: str, port: int, uds: Path | None) -> Iterator[tuple[socket.sock
         except OSError as error:
             raise ValueError(f"cannot listen on {host}:{port}: {error.strerror}") from None
         name, port = listener.getsockname()[:2]
-        yield listener, f"http://{f'[{name}]' if ':' in name else name}:{port}"
+        yield listener, f"{scheme}://{f'[{name}]' if ':' in name else name}:{port}"
 
 
 def bind_privately(listener: socket.socket, uds: Path) -> None:

@@ -86,6 +86,32 @@ async def full_response(
         abort(builder)
 
 
+async def event_response(
+    request: Request, builder: ResponseBuilder, events: AsyncIterator[bytes]
+) -> Response:
+    """Return a stream of events, once it has a first token: its status says that it runs.
+
+    A request that waits has no status yet, so that a load balancer may send it to another server
+    if this one goes away, and a request that fails at once is an error.
+    """
+    ready = [asyncio.ensure_future(stream.ready()) for stream in builder.streams]
+    first = asyncio.wait(ready, return_when=asyncio.FIRST_COMPLETED)
+    try:
+        if await until_disconnected(request, first) is None:
+            abort(builder)
+            return Response(status_code=400)  # the client does not read it
+        for one in ready:
+            if one.done():
+                one.result()
+    except Failed as error:
+        abort(builder)
+        raise APIError(500, str(error)) from None
+    finally:
+        for one in ready:
+            one.cancel()
+    return EventResponse(builder, events)
+
+
 async def until_disconnected(request: Request, work: Awaitable[T]) -> T | None:
     """Return the result of some work; cancel it and return None if the client disconnects."""
     working = asyncio.ensure_future(work)

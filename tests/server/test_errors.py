@@ -174,6 +174,7 @@ def test_a_full_queue_says_try_again(call, deployment):
         for stream in streams:
             stream.abort()
     assert reply.status == 503
+    assert reply.header("retry-after") == "1"
     assert reply.json()["error"]["type"] == "ServiceUnavailableError"
 
 

@@ -9,6 +9,7 @@ import time
 import httpx
 import pytest
 
+from specjax import SamplingParams
 from tests.server.conftest import SLOTS
 from tests.server.running import ask, request
 
@@ -162,3 +163,19 @@ def test_health_and_metrics_answer_while_all_slots_are_busy(url, deployment):
         return seconds
 
     print(f"/health and /metrics: {asyncio.run(both()) * 1e3:.0f} ms while all slots are busy")
+
+
+def test_a_stream_that_waits_has_no_status_yet(url, deployment):
+    """Its status comes with its first token: until then a load balancer may send it elsewhere."""
+    ids, many = [7, 8, 9], SLOTS * 12
+    params = SamplingParams(n=many, max_tokens=100, ignore_eos=True)
+    waiting = deployment.service.submit({"prompt_token_ids": ids}, params)
+    body = {"prompt": ids, "max_tokens": 2, "stream": True}
+    try:
+        with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=PATIENCE) as reply:
+            assert reply.status_code == 200
+            assert deployment.service.stats().waiting == 0  # those before it have all started
+            assert b"[DONE]" in reply.read()
+    finally:
+        for stream in waiting:
+            stream.abort()

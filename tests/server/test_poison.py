@@ -65,6 +65,10 @@ def test_poison_fails_the_request_and_not_the_server(poisoned):
     assert failed.status == 500
     assert failed.json()["error"]["type"] == "InternalServerError"
     assert "not finite" in failed.json()["error"]["message"]
-    assert streamed.status == 200  # it had begun
-    assert "not finite" in streamed.events()[-1]["error"]["message"]
+    assert streamed.status == 500  # it had no token yet
+    assert "not finite" in streamed.json()["error"]["message"]
+    later = {**sound, "allowed_token_ids": [POISON], "stream": True}
+    begun = asyncio.run(ask(poisoned, "/v1/completions", later))
+    assert begun.status == 200
+    assert "not finite" in begun.events()[-1]["error"]["message"]
     assert asyncio.run(ask(poisoned, "/v1/completions", sound)).json()["choices"][0]["text"] == text

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -11,15 +12,22 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
+import trustme
 from typer.testing import CliRunner
 
 from specjax.cli.app import app
+from specjax.server.run import TLS, run_server
 
 PATIENCE = 300.0  # seconds, for a machine that does other things
 
 
 @contextmanager
-def process(*command: str, uds: str | None = None, **environment: str):
+def process(
+    *command: str,
+    uds: str | None = None,
+    verify: ssl.SSLContext | None = None,
+    **environment: str,
+):
     """Run a server until it answers; yield it, a client of it, and a function to read its log."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -31,9 +39,10 @@ def process(*command: str, uds: str | None = None, **environment: str):
         text=True,
         env={**os.environ, **environment},
     )
-    transport = httpx.HTTPTransport(uds=uds)
+    transport = httpx.HTTPTransport(uds=uds, verify=verify or True)
+    scheme = "https" if verify else "http"
     client = httpx.Client(
-        transport=transport, base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE
+        transport=transport, base_url=f"{scheme}://127.0.0.1:{port}", timeout=PATIENCE
     )
     try:
         until = time.monotonic() + PATIENCE
@@ -126,6 +135,54 @@ def test_two_signals_stop_it_and_only_its_owner_may_reach_its_socket(pair, tmp_p
         log = server.stderr.read()
         assert "sesame" not in log
         assert "Traceback" not in log
+
+
+def test_https_and_clients_with_certificates(pair, tmp_path):
+    authority, stranger = trustme.CA(), trustme.CA()
+    files = {name: tmp_path / f"{name}.pem" for name in ("server", "ca", "client", "other", "key")}
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(files["server"])
+    authority.cert_pem.write_to_path(files["ca"])
+    authority.issue_cert("client").private_key_and_cert_chain_pem.write_to_path(files["client"])
+    stranger.issue_cert("client").private_key_and_cert_chain_pem.write_to_path(files["other"])
+    words = ["serve", pair.target, "--max-model-len", "256", "--max-num-seqs", "1"]
+    words += ["--ssl-certfile", str(files["server"]), "--ssl-ca-certs", str(files["ca"])]
+
+    def context(name=None):
+        made = ssl.create_default_context(cafile=files["ca"])
+        if name is not None:
+            made.load_cert_chain(files[name])
+        return made
+
+    known = context("client")
+    with process("specjax", *words, "--ssl-cert-reqs", "2", verify=known) as (_, client):
+        assert client.base_url.scheme == "https"
+        asked = {"prompt": [7, 8, 9], "max_tokens": 3}
+        assert client.post("/v1/completions", json=asked).status_code == 200
+        plain = str(client.base_url).replace("https", "http")
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"{plain}/health")
+        for wrong in (context(), context("other")):
+            with pytest.raises(httpx.TransportError):
+                httpx.get(f"{client.base_url}/health", verify=wrong)
+
+
+def test_wrong_certificates_are_named_before_anything_is_loaded(tmp_path):
+    one, two = (trustme.CA().issue_cert("localhost") for _ in range(2))
+    names = ("cert", "key", "junk")
+    cert, key, junk = (tmp_path / f"{name}.pem" for name in names)
+    one.cert_chain_pems[0].write_to_path(cert)
+    two.private_key_pem.write_to_path(key)
+    junk.write_text("junk")
+    for tls, words in (
+        (TLS(keyfile=key), "--ssl-keyfile needs --ssl-certfile"),
+        (TLS(certfile=cert, cert_reqs=2), "--ssl-cert-reqs needs --ssl-ca-certs"),
+        (TLS(certfile=tmp_path / "none.pem"), "is no file"),
+        (TLS(certfile=junk), "must be in PEM"),
+        (TLS(certfile=cert), "must be in PEM"),
+        (TLS(certfile=cert, keyfile=key), "belong to each other"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            run_server("bundled", {}, tls=tls)
 
 
 def test_what_cannot_be_served_is_one_line_before_anything_is_loaded(pair, tmp_path):
