@@ -87,14 +87,12 @@ class ServerArm:
         return self._session
 
 
-def vllm_arguments(spec: Spec, concurrency: int, max_model_len: int | None) -> list[str]:
-    """Return ``vllm serve``'s arguments, without prefix caching: prompts are sent repeatedly."""
-    return ["--no-enable-prefix-caching", *serve_arguments(spec, concurrency, max_model_len)]
-
-
 def serve_arguments(spec: Spec, concurrency: int, max_model_len: int | None) -> list[str]:
-    """Return the arguments that ``specjax serve`` and ``vllm serve`` share."""
-    arguments = ["--max-num-seqs", str(concurrency)]
+    """Return the arguments of ``specjax serve`` and ``vllm serve``.
+
+    Without prefix caching: prompts are sent repeatedly.
+    """
+    arguments = ["--no-enable-prefix-caching", "--max-num-seqs", str(concurrency)]
     if max_model_len is not None:
         arguments += ["--max-model-len", str(max_model_len)]
     if spec.config is not None:

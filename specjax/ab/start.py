@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from specjax.ab.arms import Arm, Ask, Spec
-from specjax.ab.server_arm import ServerArm, serve_arguments, vllm_arguments
+from specjax.ab.server_arm import ServerArm, serve_arguments
 from specjax.audit.client import Server
 from specjax.host.launch import START_TIMEOUT, open_specjax
 from specjax.oracle.ask import open_server
@@ -45,7 +45,7 @@ def open_arms(
                     arguments = serve_arguments(spec, concurrency, max_model_len)
                     url = opened.enter_context(open_specjax(model, arguments))
                 elif spec.kind == "vllm":
-                    arguments = vllm_arguments(spec, concurrency, max_model_len)
+                    arguments = serve_arguments(spec, concurrency, max_model_len)
                     answer, url = opened.enter_context(
                         open_server(model, arguments=arguments, timeout=START_TIMEOUT, threads=2)
                     )

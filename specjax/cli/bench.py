@@ -117,6 +117,26 @@ def costs(
 
 @bench.command()
 @plainly
+def prefix(
+    model: Annotated[str, typer.Option(help="Checkpoint folder, or 'bundled'.")] = "bundled",
+    speculative_config: Annotated[
+        str,
+        typer.Option("--speculative-config", "-sc", help="How to draft: vLLM's options, as JSON."),
+    ] = '{"method": "ngram", "num_speculative_tokens": 3}',
+    json_file: Json = None,
+    reps: Reps = 9,
+) -> None:
+    """Time the first token of a chat's second turn, with and without prefix caching (a minute)."""
+    from specjax.bench.prefix import bench_prefix
+    from specjax.cli.complete import parse_config
+    from specjax.host.compile_cache import enable_compile_cache
+
+    enable_compile_cache()
+    bench_prefix(model, parse_config(speculative_config), json_file, reps=reps)
+
+
+@bench.command()
+@plainly
 def structured(
     model: Annotated[str, typer.Option(help="Checkpoint folder, or 'bundled'.")] = "bundled",
     speculative_config: Annotated[

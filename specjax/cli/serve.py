@@ -62,6 +62,12 @@ def serve(
     max_num_batched_tokens: Annotated[
         int | None, typer.Option(min=1, help="Prompt tokens read between two rounds.")
     ] = None,
+    enable_prefix_caching: Annotated[
+        bool, typer.Option(help="Read what prompts begin with once.")
+    ] = True,
+    kv_cache_memory_bytes: Annotated[
+        int, typer.Option(min=1, help="For what was read of prompts that have ended.")
+    ] = 2**30,
     max_num_queued_reqs: Annotated[
         int, typer.Option(min=1, help="Samples that may wait; more are refused.")
     ] = 1024,
@@ -117,6 +123,7 @@ def serve(
         tool_call_parser=tool_call_parser,
         enable_auto_tool_choice=enable_auto_tool_choice,
         max_num_batched_tokens=max_num_batched_tokens,
+        prefix_cache_bytes=kv_cache_memory_bytes if enable_prefix_caching else 0,
         max_queued=max_num_queued_reqs,
         compile_all=compile_all,
         shutdown_timeout=shutdown_timeout,

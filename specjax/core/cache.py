@@ -96,6 +96,41 @@ def resize(layer: Slots, capacity: int) -> Slots:
     return jax.tree.map(one, layer)
 
 
+def all_slots(state: State) -> list[Slots]:
+    """Return the keys and values of all layers, the target's and then the drafter's."""
+    found = jax.tree.leaves((state.cache.layers, state.drafter), is_leaf=is_slots)
+    return [node for node in found if isinstance(node, Slots)]
+
+
+def is_slots(node: object) -> bool:
+    """Return whether a node of a pytree is a layer's keys and values."""
+    return isinstance(node, Slots)
+
+
+def resume(state: State, saved: list[Slots], length: Int[Array, ""]) -> State:
+    """Return a new row that has read ``length`` positions, which another row read before.
+
+    Args:
+        state: the new row, as ``decode.init_state`` made it.
+        saved: ``all_slots`` of a row whose text has the same ``length`` + 1 first tokens: a head's
+            entry for a position also depends on the token after it. What a drafter holds besides,
+            ``observe`` makes anew of the positions that are left.
+        length: how many positions have been read, less than the prompt has.
+    """
+    left = iter(saved)
+
+    def overwrite(new, old):
+        most = min(new.shape[2], old.shape[2])
+        return new.at[:, :, :most].set(old[:, :, :most])
+
+    def one(node):
+        return jax.tree.map(overwrite, node, next(left)) if isinstance(node, Slots) else node
+
+    layers, drafter = jax.tree.map(one, (state.cache.layers, state.drafter), is_leaf=is_slots)
+    lengths = jnp.full_like(state.cache.lengths, length)
+    return state._replace(cache=Cache(layers, lengths), drafter=drafter)
+
+
 def insert_row(state: State, slot: Int[Array, ""], row: State) -> State:
     """Return the batch with the one-row state ``row`` in ``slot``."""
     return jax.tree.map(lambda all_rows, one: all_rows.at[slot].set(one[0]), state, row)

@@ -30,7 +30,7 @@ from specjax.engine.device import (
     inference_layout,
     name_platform,
 )
-from specjax.engine.driver import Driver
+from specjax.engine.driver import Driver, sharding_of
 from specjax.engine.grammar import GrammarCompiler
 from specjax.engine.input_processor import InputProcessor
 from specjax.engine.invariance import check_batch_invariant
@@ -40,6 +40,7 @@ from specjax.engine.options.sampling_params import SamplingParams
 from specjax.engine.options.speculative import SpeculativeConfig
 from specjax.engine.output_processor import Sample
 from specjax.engine.plan import Plan, plan_offline, plan_serving
+from specjax.engine.prefix_cache import PrefixCache
 from specjax.engine.request_state import RequestState
 from specjax.engine.rows import IDLE_REQUEST, Request, layout
 from specjax.engine.scheduler import Scheduler
@@ -184,6 +185,7 @@ class EngineCore:
         *,
         first: int = 0,
         alternate: bool = False,
+        prefixes: PrefixCache | None = None,
     ) -> Loop:
         """Return a loop over a scheduler's requests; the arguments are `Loop`'s and ``run``'s."""
         params, learn, config = self.params, None, self.speculative_config
@@ -201,7 +203,19 @@ class EngineCore:
             alternate=alternate,
             scheduler=scheduler,
             driver=self.driver,
+            prefixes=prefixes,
         )
+
+    def new_prefix_cache(self, most_bytes: int) -> PrefixCache | None:
+        """Return what keeps the beginnings of prompts; None where they cannot be reused.
+
+        That is on several devices and npu_bridge's, with hidden states that are saved, and with a
+        drafter of one's own, whose state specjax does not know.
+        """
+        config, one_device = self.speculative_config, sharding_of(self.params) is not None
+        own = config is not None and config.method == "custom_class"
+        known = self.driver.resume is not None and one_device and self.connector is None
+        return PrefixCache(most_bytes) if known and not own and most_bytes > 0 else None
 
 
 def build_core(args: EngineArgs) -> EngineCore:

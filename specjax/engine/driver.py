@@ -95,6 +95,14 @@ class Select(Protocol):
         ...
 
 
+class Resume(Protocol):
+    """Begin a prompt whose first positions have been read before."""
+
+    def __call__(self, state: State, saved: list[Slots], length: int, /) -> State:
+        """Return what ``cache.resume`` does; the state passed in may be overwritten."""
+        ...
+
+
 class Propose(Protocol):
     """Draft, and nothing else of a round."""
 
@@ -145,6 +153,7 @@ class Driver(NamedTuple):
     select: Select
     asynchronous: bool = False  # the next program may start before results are read
     masked: Masked | None = None  # None: no structured output
+    resume: Resume | None = None  # None: no prefix caching
 
 
 prefill = jax.jit(decode.prefill, static_argnums=(0, 4), donate_argnums=2)
@@ -152,6 +161,7 @@ generate = jax.jit(decode.generate, static_argnums=(0, 5), donate_argnums=2)
 insert_row = jax.jit(cache.insert_row, donate_argnums=0)
 release_slot = jax.jit(cache.release_slot, donate_argnums=0)
 select = jax.jit(cache.select)
+resume = jax.jit(cache.resume, donate_argnums=0)
 resize = jax.jit(cache.resize, static_argnums=1)
 masked = Masked(
     propose=jax.jit(constrained.propose, static_argnums=0, donate_argnums=2),
@@ -211,5 +221,5 @@ def allocator(where: jax.sharding.Sharding | None) -> Callable[..., State]:
 
 XLA = Driver(
     init_state, fit, place, prefill, generate, insert_row, release_slot, select,
-    asynchronous=True, masked=masked,
+    asynchronous=True, masked=masked, resume=resume,
 )  # fmt: skip

@@ -23,6 +23,7 @@ from specjax.engine.batch import Batch
 from specjax.engine.driver import XLA, Driver
 from specjax.engine.plan import Plan
 from specjax.engine.prefill import Prefill, is_scored
+from specjax.engine.prefix_cache import PrefixCache
 from specjax.engine.programs import Programs
 from specjax.engine.request_state import RequestState
 from specjax.engine.scheduler import Scheduler
@@ -50,6 +51,7 @@ class Loop:
             step ahead if the driver can. Otherwise prompts with a slot are prefilled first.
         scheduler: the queue to serve.
         driver: runs the programs; ``params`` lie on its device.
+        prefixes: keeps what was read of prompts; None: nothing is kept.
     """
 
     def __init__(
@@ -65,10 +67,11 @@ class Loop:
         alternate: bool = False,
         scheduler: Scheduler | None = None,
         driver: Driver = XLA,
+        prefixes: PrefixCache | None = None,
     ):
         self.programs = Programs(engine, params, plan, tuple(schedule) or (engine,), driver)
         self.scheduler = Scheduler(plan.sizes) if scheduler is None else scheduler
-        self.prefill = Prefill(self.programs)
+        self.prefill = Prefill(self.programs, prefixes)
         self.batch = Batch(self.programs, self.scheduler)
         self._watch, self._learn, self._export = watch, learn, export
         self._alternate = alternate
@@ -220,3 +223,5 @@ class Loop:
                 where = np.full(1, group.index(one), np.int32)
                 row = self.programs.driver.select(found, where, 1)
             self.batch.add(one, row)
+        if len(found.text.reason) == 1:  # a batch of one overwrites it
+            self.prefill.keep(group[0], found, donated=self.scheduler.num_slots == 1)

@@ -5,6 +5,7 @@ from typing import Any
 
 from specjax.core.types import Params, State
 from specjax.engine import masked_round, rows
+from specjax.engine.prefix_cache import Prefix, PrefixCache
 from specjax.engine.programs import Programs
 from specjax.engine.request_state import RequestState
 
@@ -15,10 +16,14 @@ class Prefill:
     Attributes:
         group: the request of each row.
         num_prefilled: the number of prompt positions that have been prefilled, of each.
+
+    Args:
+        prefixes: knows the beginnings of prompts; None: all are read.
     """
 
-    def __init__(self, programs: Programs):
-        self._programs = programs
+    def __init__(self, programs: Programs, prefixes: PrefixCache | None = None):
+        self._programs, self._prefixes = programs, prefixes
+        self._known: tuple[RequestState, Prefix | None] | None = None  # of the next prompt
         self.state: State | None = None
         self.group: list[RequestState] = []
         self.num_prefilled = 0
@@ -26,10 +31,27 @@ class Prefill:
     def next_chunk(self, prefilling: Sequence[RequestState]) -> int:
         """Return how many positions of the prompts to prefill next."""
         plan = self._programs.plan
+        if self.state is None:
+            self._look_up(prefilling)
         left = max(len(one.request.prompt) for one in prefilling) - self.num_prefilled
         if len(prefilling) > 1:
             return plan.group_shape(len(prefilling), left)[1]
         return plan.next_chunk(left, is_scored(prefilling[0]))
+
+    def _look_up(self, prefilling: Sequence[RequestState]) -> None:
+        """Begin after what is known of a prompt that is read alone."""
+        first = prefilling[0]
+        if self._prefixes is None or len(prefilling) > 1 or is_scored(first):
+            return
+        if self._known is None or self._known[0] is not first:
+            self._known = first, self._prefixes.find(first.request)
+        prefix = self._known[1]
+        self.num_prefilled = first.num_cached = 0 if prefix is None else prefix.length
+
+    def keep(self, request_state: RequestState, row: State, *, donated: bool) -> None:
+        """Keep what was read of a prompt; ``donated``: its row will be overwritten."""
+        if self._prefixes is not None:
+            self._prefixes.add(request_state.request, row, donated=donated)
 
     def run(self, params: Params, chunk: int, prefilling: Sequence[RequestState]) -> list[Any]:
         """Start the prefill of the next chunk; return [infos, prompt logprobs] on the device.
@@ -52,11 +74,20 @@ class Prefill:
             text, sampling, keys = rows.concatenate(laid_out)
             mask = masked_round.first_masks(group, len(laid_out), programs.vocab_size)
             state = programs.new_state((text, sampling._replace(mask=mask), keys), window)
+            state = self._resumed(state)
         state = programs.driver.fit(state, window)
         engine = programs.prefill_engine(window, is_scored(group[0]))
         self.state, *results = programs.driver.prefill(engine, params, state, start, chunk)
         self.num_prefilled = start + chunk
         return results
+
+    def _resumed(self, state: State) -> State:
+        """Return a new state with the positions that have been read before."""
+        prefix = self._known[1] if self._known and self._known[0] is self.group[0] else None
+        resume, self._known = self._programs.driver.resume, None
+        if prefix is None or resume is None or len(self.group) > 1:
+            return state
+        return resume(state, prefix.slots, prefix.length)
 
     def clear(self) -> None:
         """Forget the state, so that the next group begins."""

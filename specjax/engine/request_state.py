@@ -29,6 +29,7 @@ class RequestState:
     rounds: list[Round] = field(default_factory=list)  # rounds[0] is the undrafted first token
     tokens: list[int] = field(default_factory=list)  # of all rounds, kept since each round reads it
     prompt_logprobs: list[Any] = field(default_factory=list)
+    num_cached: int = 0  # prompt tokens that were read for another request
     finish_reason: FinishReason | None = None
     kv_transfer_params: Mapping[str, str] | None = None  # what the loop's ``export`` returned
     grammar: GrammarState | None = field(init=False)

@@ -137,6 +137,11 @@ class RequestStream:
             if delta.finish_reason is not None:
                 return
 
+    @property
+    def num_cached_tokens(self) -> int:
+        """Return how many prompt tokens were read for another request, after the first delta."""
+        return self._progress.num_cached
+
     def abort(self) -> None:
         """Stop the sample; its slot is free within two steps. From any thread, at any time."""
         self._abort(self._progress)

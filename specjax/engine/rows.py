@@ -27,6 +27,7 @@ class Request(NamedTuple):
     stop_ids: tuple[int, ...]
     bad_words: tuple[tuple[int, ...], ...] = ()
     grammar: Grammar | None = None  # of structured_outputs
+    cache_salt: str = ""  # prompts of other salts share nothing that was read
 
 
 Host = Any  # a NumPy array in a field typed as a JAX array; the program that takes it copies it

@@ -40,6 +40,8 @@ class Stats(NamedTuple):
     num_generation_tokens: int
     num_finished: dict[str, int]  # by finish reason: "stop", "length", "abort", "error"
     num_rejected: int  # samples that found the queue full
+    prefix_cache_queries: int | None  # prompt tokens that were looked up; None: no prefix cache
+    prefix_cache_hits: int  # those that need not be read
     iterations: tuple[int, ...]  # steps by their number of tokens: one count per ITERATION_BUCKETS
     counters: SpecDecodeCounters
 
@@ -62,15 +64,24 @@ class Service:
         core: must not be used elsewhere meanwhile.
         max_waiting: the most samples that may wait for a slot.
         max_num_batched_tokens: the most prompt positions to prefill between two rounds.
+        prefix_cache_bytes: for the beginnings of prompts that are kept; 0: none is.
     """
 
     def __init__(
-        self, core: EngineCore, *, max_waiting: int, max_num_batched_tokens: int | None = None
+        self,
+        core: EngineCore,
+        *,
+        max_waiting: int,
+        max_num_batched_tokens: int | None = None,
+        prefix_cache_bytes: int = 0,
     ):
         self.core = core
+        self.prefixes = core.new_prefix_cache(prefix_cache_bytes)
         self._plan = core.plan_serving(max_num_batched_tokens)
         self._scheduler = Scheduler(self._plan.sizes, max_waiting)
-        self._loop = core.new_loop(self._plan, self._scheduler, self._watch, alternate=True)
+        self._loop = core.new_loop(
+            self._plan, self._scheduler, self._watch, alternate=True, prefixes=self.prefixes
+        )
         self._jobs: dict[RequestState, Job] = {}
         self._aborted: list[RequestState] = []
         self._num_requests = self._num_samples = 0
@@ -123,15 +134,20 @@ class Service:
         """
         return self.submit_ids(self.core.input_processor.prompt_ids(prompt), params)
 
-    def submit_ids(self, ids: Sequence[int], params: SamplingParams) -> list[RequestStream]:
-        """Queue one request, as ``submit``, whose ids ``InputProcessor.prompt_ids`` returned."""
+    def submit_ids(
+        self, ids: Sequence[int], params: SamplingParams, cache_salt: str = ""
+    ) -> list[RequestStream]:
+        """Queue one request, as ``submit``, whose ids ``InputProcessor.prompt_ids`` returned.
+
+        ``cache_salt``: only prompts of the same salt share what was read of them.
+        """
         with self._changed:
             number, self._num_requests = self._num_requests, self._num_requests + 1
         requests = self.core.process(ids, params, number)
         self._plan.check_request(requests[0])
         jobs = {}
         for i, request in enumerate(requests):
-            state = RequestState(0, request)
+            state = RequestState(0, request._replace(cache_salt=cache_salt))
             stream = RequestStream(state, i, self.core.tokenizer, self.core.depth, self._abort)
             jobs[state] = Job(stream, self.core.new_transcript(state))
         with self._changed:
@@ -165,6 +181,8 @@ class Service:
                 num_generation_tokens=self._num_generation_tokens,
                 num_finished=dict(self._num_finished),
                 num_rejected=self._num_rejected,
+                prefix_cache_queries=None if self.prefixes is None else self.prefixes.num_queries,
+                prefix_cache_hits=0 if self.prefixes is None else self.prefixes.num_hits,
                 iterations=tuple(self._iterations),
                 counters=self._counters,
             )
@@ -202,7 +220,8 @@ class Service:
         params = programs.params
         if corpus is not None:
             params = params._replace(draft=with_first(params.draft, corpus.copy()))
-        return warm(dataclasses.replace(programs, plan=plan, params=params))
+        own = dataclasses.replace(programs, plan=plan, params=params)
+        return warm(own, keeps_prefixes=self.prefixes is not None)
 
     def _compile_rest(self) -> None:
         """Compile what is left until the service is closed (a thread of its own)."""

@@ -3,11 +3,13 @@
 Each program is called once, on idle rows, so that what is compiled is what will be called.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 
 import jax
 import numpy as np
 
+from specjax.core.cache import all_slots
 from specjax.core.types import Engine, State
 from specjax.engine import rows
 from specjax.engine.plan import Plan, ProgramTier
@@ -17,9 +19,12 @@ from specjax.engine.rows import IDLE_REQUEST
 Work = Callable[[], object]
 
 
-def warm(programs: Programs) -> Iterator[tuple[int, int]]:
-    """Run every program once; yields (done, total) after each."""
-    work = list(prefill_calls(programs))
+def warm(programs: Programs, *, keeps_prefixes: bool = False) -> Iterator[tuple[int, int]]:
+    """Run every program once; yields (done, total) after each.
+
+    ``keeps_prefixes``: the first positions of a prompt may be known.
+    """
+    work = list(prefill_calls(programs, keeps_prefixes))
     for tier in programs.plan.tiers:
         work += decode_calls(programs, tier)
     for done, one in enumerate(work, start=1):
@@ -27,7 +32,7 @@ def warm(programs: Programs) -> Iterator[tuple[int, int]]:
         yield done, len(work)
 
 
-def prefill_calls(programs: Programs) -> Iterator[Work]:
+def prefill_calls(programs: Programs, keeps_prefixes: bool) -> Iterator[Work]:
     """Yield a call of each prefill program: one per chunk, window, and with prompt logprobs."""
     plan = programs.plan
     for scored in (False, True):
@@ -39,6 +44,9 @@ def prefill_calls(programs: Programs) -> Iterator[Work]:
                 return programs.driver.prefill(engine, programs.params, row, 0, chunk)
 
             yield read
+    if keeps_prefixes and programs.driver.resume is not None:
+        for window, before in itertools.product(plan.windows or (), repeat=2):
+            yield lambda window=window, before=before: resumed(programs, window, before)
     for count, chunk in plan.groups if programs.driver.asynchronous else ():
         engine = programs.prefill_engine(plan.window(chunk + 1), False)
 
@@ -53,7 +61,8 @@ def prefill_calls(programs: Programs) -> Iterator[Work]:
 def pieces(plan: Plan, scored: bool) -> set[tuple[int, int]]:
     """Return every (chunk size, window) that prefilling prompts of any length calls for.
 
-    ``scored``: of prompts whose log probabilities are wanted.
+    Those that begin after known positions call for no others. ``scored``: of prompts whose log
+    probabilities are wanted.
     """
     largest, found = max(plan.scored_chunks if scored else plan.chunks), set()
     for start in range(0, plan.capacity, largest):
@@ -64,6 +73,13 @@ def pieces(plan: Plan, scored: bool) -> set[tuple[int, int]]:
                 found.add((chunk, plan.window(at + chunk + 1)))
                 at += chunk
     return found
+
+
+def resumed(programs: Programs, window: int, before: int) -> State:
+    """Return an idle row of one window that goes on after one of another."""
+    assert programs.driver.resume is not None
+    saved = all_slots(new_row(programs, before))
+    return programs.driver.resume(new_row(programs, window), saved, 0)
 
 
 def decode_calls(programs: Programs, tier: ProgramTier) -> Iterator[Work]:

@@ -82,7 +82,7 @@ class Deployment:
         admitted: list[Admitted] = []
         try:
             for ids, text in zip(prompts, texts, strict=True):
-                streams = self.service.submit_ids(ids, params)
+                streams = self.service.submit_ids(ids, params, body.cache_salt or "")
                 admitted += [Admitted(stream, text) for stream in streams]
         except (ValueError, Full) as error:
             for one in admitted:

@@ -108,11 +108,14 @@ class Totals(Collector):
             "The KV cache: a row for each running sample.",
             labels=(*LABELS, "num_rows", "enable_prefix_caching"),
         )
-        config.add_metric((*self._labels, str(stats.max_num_seqs), "False"), 1)
+        reused = stats.prefix_cache_queries is not None
+        config.add_metric((*self._labels, str(stats.max_num_seqs), str(reused)), 1)
         yield config
         yield self._one(GaugeMetricFamily, "kv_cache_usage_perc", stats.cache_usage)
-        for name in ("num_preemptions", "prefix_cache_queries", "prefix_cache_hits"):
-            yield self._one(CounterMetricFamily, name, 0)  # neither is done here
+        yield self._one(CounterMetricFamily, "num_preemptions", 0)  # not done here
+        queries, hits = stats.prefix_cache_queries or 0, stats.prefix_cache_hits
+        yield self._one(CounterMetricFamily, "prefix_cache_queries", queries)
+        yield self._one(CounterMetricFamily, "prefix_cache_hits", hits)
         yield self._one(CounterMetricFamily, "admission_rejections", stats.num_rejected)
         yield self._iterations(stats)
         yield self._one(CounterMetricFamily, "prompt_tokens", stats.num_prompt_tokens)

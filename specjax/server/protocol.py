@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from specjax.engine.options.sampling_params import SamplingParams
 from specjax.engine.options.structured_outputs import StructuredOutputsParams
 from specjax.server.errors import APIError
-from specjax.server.fields import Bias, Body, Count, Text, Tokens, Word
+from specjax.server.fields import MOST_WORD, Bias, Body, Count, Text, Tokens, Word
 from specjax.server.tools import MOST_TOOLS, NamedChoice, Tool, call_form
 
 MOST_STOPS = 4  # stop strings per request, as in OpenAI and vLLM
@@ -22,7 +22,7 @@ MOST_PROMPTS = 1024  # per request, as in vLLM
 MOST_STOP_IDS = 64  # stop token ids per request: more have no program
 MOST_MESSAGES = 4096  # of a chat, and parts of a message
 IGNORED = (  # fields of vLLM's that change no text here
-    "cache_salt", "include_reasoning", "session_id", "stream_interval", "user",
+    "include_reasoning", "session_id", "stream_interval", "user",
 )  # fmt: skip
 UNSUPPORTED: dict[str, tuple] = {  # name -> values that have no effect
     "best_of": (1,), "chat_template": (), "ec_transfer_params": (), "function_call": ("none",),
@@ -132,6 +132,7 @@ class Generation(Body):
     vllm_xargs: ExtraArgs | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: dict[str, Any] | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=MOST_WORD)] | None = None
 
     @model_validator(mode="after")
     def check_beams(self):

@@ -72,7 +72,8 @@ class ResponseBuilder:
         options = self.body.stream_options
         if options is not None and options.include_usage and options.continuous_usage_stats:
             num_prompt = len(self.streams[index].prompt_token_ids)
-            chunk["usage"] = usage(num_prompt, self.num_tokens[index])
+            num_cached = self.streams[index].num_cached_tokens
+            chunk["usage"] = usage(num_prompt, self.num_tokens[index], num_cached)
         return chunk
 
     def last_chunk(self) -> dict[str, Any]:
@@ -127,8 +128,10 @@ class ResponseBuilder:
 
     def usage(self) -> dict[str, Any]:
         """Return the token counts of all choices; a prompt counts once for its n samples."""
-        prompts = [stream.prompt_token_ids for stream in self.streams if stream.index == 0]
-        return usage(sum(map(len, prompts)), sum(self.num_tokens))
+        firsts = [stream for stream in self.streams if stream.index == 0]
+        num_prompt = sum(len(stream.prompt_token_ids) for stream in firsts)
+        num_cached = sum(stream.num_cached_tokens for stream in firsts)
+        return usage(num_prompt, sum(self.num_tokens), num_cached)
 
     def metrics(self) -> dict[str, Any] | None:
         """Return the times and acceptance of the only sample, under vLLM's names; else None."""
@@ -285,11 +288,11 @@ def envelope(
     return {**made, "choices": choices}
 
 
-def usage(num_prompt: int, num_output: int) -> dict[str, Any]:
-    """Return OpenAI's usage object."""
+def usage(num_prompt: int, num_output: int, num_cached: int = 0) -> dict[str, Any]:
+    """Return OpenAI's usage object; ``num_cached`` prompt tokens had been read before."""
     total = num_prompt + num_output
     counts = {"prompt_tokens": num_prompt, "completion_tokens": num_output}
-    return {**counts, "total_tokens": total, "prompt_tokens_details": {"cached_tokens": 0}}
+    return {**counts, "total_tokens": total, "prompt_tokens_details": {"cached_tokens": num_cached}}
 
 
 def timing(times: Times, num_tokens: int) -> dict[str, Any]:

@@ -165,10 +165,11 @@ class Envelope:
 
     def usage(self, num_output: int) -> dict[str, Any]:
         """Return the token counts of a response."""
-        num_input = len(self.builder.streams[0].prompt_token_ids)
+        (stream,) = self.builder.streams
+        num_input = len(stream.prompt_token_ids)
         return {
             "input_tokens": num_input,
-            "input_tokens_details": {"cached_tokens": 0},
+            "input_tokens_details": {"cached_tokens": stream.num_cached_tokens},
             "output_tokens": num_output,
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": num_input + num_output,

@@ -128,6 +128,7 @@ def run_server(
     tool_call_parser: str | None = None,
     enable_auto_tool_choice: bool = False,
     max_num_batched_tokens: int | None = None,
+    prefix_cache_bytes: int = 0,
     max_queued: int = 1024,
     most_bytes: int = MOST_BYTES,
     compile_all: bool = False,
@@ -144,6 +145,7 @@ def run_server(
 
     Args:
         compile_all: wait for all programs.
+        prefix_cache_bytes: for the beginnings of prompts that are kept.
         tls: the files of HTTPS.
         allowed_hosts: names that a Host header may have, besides IP addresses and localhost. With
             an address of this machine only (127.0.0.1) no others are accepted; elsewhere all are,
@@ -167,8 +169,13 @@ def run_server(
     ):
         llm = LLM(model, **options)
         service = Service(
-            llm.core, max_waiting=max_queued, max_num_batched_tokens=max_num_batched_tokens
+            llm.core,
+            max_waiting=max_queued,
+            max_num_batched_tokens=max_num_batched_tokens,
+            prefix_cache_bytes=prefix_cache_bytes,
         )
+        if prefix_cache_bytes and service.prefixes is None:
+            logger.info("no prefix caching on this device, or with this drafter")
         with bar("compiling") as shown:
             start = time.monotonic()
             service.warm_up(shown, wait=compile_all)

@@ -13,7 +13,7 @@ from specjax.ab.ascend import plan_ascend_suffix
 from specjax.ab.compare import Interval
 from specjax.ab.records import read_log
 from specjax.ab.report import find, page, percent, settings, write_reports
-from specjax.ab.server_arm import vllm_arguments
+from specjax.ab.server_arm import serve_arguments
 from specjax.cli.app import app
 from specjax.theory.published import SUFFIX_BENCHMARK
 from specjax.traces.events import read_trace
@@ -156,9 +156,9 @@ def test_a_replay_rewrites_a_readmes_section(measured):
 def test_vllm_runs_with_its_defaults_unless_an_arm_says_otherwise():
     specs = [parse_arm(f"{label}=vllm") for label in ("vLLM", "exact")]
     plain, exact = with_arguments(specs, [("exact", "--dtype float32 --enforce-eager")])
-    given = vllm_arguments(plain, 4, None)
+    given = serve_arguments(plain, 4, None)
     assert not {"--dtype", "--enforce-eager"} & set(given)
-    assert vllm_arguments(exact, 4, None) == [*given, "--dtype", "float32", "--enforce-eager"]
+    assert serve_arguments(exact, 4, None) == [*given, "--dtype", "float32", "--enforce-eager"]
 
 
 def test_a_report_says_how_started_servers_were_set(measured):
@@ -178,5 +178,5 @@ def test_a_report_says_how_started_servers_were_set(measured):
 
 def test_vllm_is_given_the_folder_of_a_shipped_checkpoint():
     spec = parse_arm('a=vllm:{"method": "draft_model", "model": "bundled:draft"}')
-    config = json.loads(vllm_arguments(spec, 4, 512)[-1])
+    config = json.loads(serve_arguments(spec, 4, 512)[-1])
     assert Path(config["model"], "config.json").is_file()

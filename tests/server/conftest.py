@@ -45,7 +45,7 @@ def offline(pair):
 def deployment(pair) -> Iterator[Deployment]:
     """Serve the tiny model; whoever makes an application of it leaves the service running."""
     llm = make_llm(pair.target)
-    service = Service(llm.core, max_waiting=QUEUE)
+    service = Service(llm.core, max_waiting=QUEUE, prefix_cache_bytes=2**26)
     service.warm_up()
     yield Deployment(service=service, names=("tiny", "alias"), max_queued=QUEUE)
     service.close(drain=False)

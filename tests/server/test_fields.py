@@ -161,6 +161,22 @@ def test_an_echo_shows_what_its_tokens_say_whole_and_streamed(complete):
     assert alone["choices"][0]["text"] == whole["text"]
 
 
+def test_tokens_that_were_read_before_are_counted(complete, call):
+    prompt = [(7 * i) % 200 + 3 for i in range(90)]
+
+    def cached(**more):
+        usage = complete(prompt=prompt, **more)["usage"]
+        return usage["prompt_tokens_details"]["cached_tokens"]
+
+    assert cached() == 0
+    assert cached() == 89
+    assert cached(cache_salt="mine") == 0
+    assert cached(cache_salt="mine") == 89
+    metrics = call("GET", "/metrics").body.decode()
+    assert 'vllm:prefix_cache_hits_total{engine="0",model_name="tiny"} 178.0' in metrics
+    assert 'enable_prefix_caching="True"' in metrics
+
+
 def test_usage_in_chunks_needs_usage_at_all(complete):
     options = {"continuous_usage_stats": True}
     chunks = complete(prompt=IDS, stream=True, stream_options=options)
