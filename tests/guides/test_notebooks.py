@@ -28,7 +28,7 @@ def environment() -> dict[str, str]:
 
 
 def test_there_are_notebooks():
-    assert len(NOTEBOOKS) >= 12
+    assert [int(path.stem[:2]) for path in NOTEBOOKS] == list(range(1, 15))
     assert all(path.stem[:3].rstrip("_").isdigit() for path in NOTEBOOKS)
 
 
