@@ -225,8 +225,8 @@ assert ties[1] > 0.5 * ties[0]
 
 # %% jupyter={"source_hidden": true, "outputs_hidden": true} tags=["hide-input"]
 print("""Answer 3. A bug. Rounding moves a logit by some thousandths of a nat, or hundredths in
-bfloat16; a token that leads by 2.3 nats is lost by a wrong position, mask or cache. `specjax ab` sorts
-differing texts in this way: bitwise, equal, near ties, or bugs.""")
+bfloat16; a token that leads by 2.3 nats is lost by a wrong position, mask or cache. `specjax ab`
+sorts differing texts in this way: bitwise, equal, near ties, or bugs.""")
 print(f"2.3 nats are {2.3 / epsilon:.0f} standard deviations of bfloat16's difference")
 assert 2.3 / epsilon > 10
 

@@ -230,7 +230,7 @@ print("observing twice changes nothing:", once.tolist())
 # %% jupyter={"source_hidden": true, "outputs_hidden": true} tags=["hide-input"]
 print("""Answer 2. Under walk yes: it emits the target's own choices, and keeps a draft only where
 it agrees. Under rejection sampling the rule takes q = 1 for a token that was drawn with q = 1/V: it
-accepts it with probability p and else draws from p without it. Given the draft, that is p again.""")
+accepts it with probability p and else draws from p without it. Given the draft: p again.""")
 draft = 1
 given = np.where(np.arange(3) == draft, p[draft], 0)
 without = np.where(np.arange(3) == draft, 0, p)

@@ -22,7 +22,7 @@ FLOORS = (  # from the ground up; the longest name that fits a module is where i
     ("specjax.engine",),
     ("specjax.viz", "npu_bridge.certificate"),
     ("specjax.oracle",),
-    ("specjax.bench", "specjax.server", "specjax.ab", "specjax.jobs"),
+    ("specjax.bench", "specjax.server", "specjax.ab", "specjax.jobs", "specjax.course"),
     ("specjax.cli",),
     ("specjax.__main__", "specjax.server.__main__"),
 )

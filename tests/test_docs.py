@@ -18,6 +18,7 @@ import yaml
 
 from specjax import __version__
 from specjax.cli.app import app
+from specjax.course.__main__ import new_parser
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -196,7 +197,9 @@ def test_commands_of_blocks_parse(page):
                 words = words[1:]
             if words[:3] == ["python", "-m", "specjax.server"]:
                 words = ["specjax", "serve", *words[3:]]
-            if words[0] == "specjax":
+            if words[:3] == ["python", "-m", "specjax.course"]:
+                new_parser().parse_args(words[3:])
+            elif words[0] == "specjax":
                 command, rest = ours(words[1:])
                 command.make_context("specjax", rest)
             elif words[0] == "make":
