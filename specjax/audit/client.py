@@ -77,16 +77,20 @@ class Server:
         batch: int,
         concurrency: int,
         progress: Callable[[int], None],
+        seed: int | None = None,
     ) -> Counter:
         """Return counts of ``num`` sampled texts of ``tokens`` tokens, ``batch`` per request.
 
-        ``progress`` is called with the number of texts of every request.
+        ``progress`` is called with the number of texts of every request. Text i has the seed
+        ``seed`` + i, since servers count a request's samples on from its seed.
         """
-        sizes = [min(batch, num - start) for start in range(0, num, batch)]
+        starts = range(0, num, batch)
         asked = {"prompt": prompt, "max_tokens": tokens, "temperature": temperature}
 
-        def some(size: int) -> list[tuple[int, ...]]:
-            choices = self._complete({**asked, "n": size})
+        def some(start: int) -> list[tuple[int, ...]]:
+            size = min(batch, num - start)
+            own = {} if seed is None else {"seed": seed + start}
+            choices = self._complete({**asked, "n": size, **own})
             if len(choices) != size:
                 raise ValueError(
                     f"{self.url} made {len(choices)} of n = {size} choices: pass --batch 1"
@@ -95,7 +99,7 @@ class Server:
 
         counts = Counter()
         with ThreadPoolExecutor(concurrency) as pool:
-            for texts in pool.map(some, sizes):
+            for texts in pool.map(some, starts):
                 counts.update(texts)
                 progress(len(texts))
         return counts

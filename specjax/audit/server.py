@@ -7,6 +7,7 @@ temperature 1 is compared with the logprobs that the server itself returns for t
 of a prompt. That tests verification alone, neither filters nor the model.
 """
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -29,6 +30,7 @@ PROMPTS = (  # with repetitions, so that the ngram method drafts too
     "import os\nimport sys\nimport re\n\n\ndef main():\n    ",
 )
 PILOT = 256  # samples that choose the texts whose logprobs are requested
+SEEDS = 10**9  # between the first seeds of two prompts, or servers
 RESHAPING = ("top_p", "top_k", "min_p", "logit_bias", "bad_words", "allowed_token_ids")
 RESHAPING += ("presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens")
 
@@ -45,6 +47,10 @@ class Plan:
         cells: the most cells after merging.
         batch: completions per request (the body's ``n``).
         near: nats between two tokens' logprobs that count as a tie.
+        looks: how often the verdict is asked for while texts are drawn, which end when it is that
+            the server differs. Each look has an equal share of ``alpha``, so that all together
+            have it, whatever their dependence (Bonferroni).
+        seed: of the first text; every text has its own. None: the servers choose.
     """
 
     prompts: Sequence[str] = PROMPTS
@@ -58,6 +64,8 @@ class Plan:
     concurrency: int = 2
     greedy_tokens: int = 64
     near: float = NEAR
+    looks: int = 1
+    seed: int | None = None
 
     def __post_init__(self):
         if not self.prompts:
@@ -70,13 +78,19 @@ class Plan:
         for name in ("tv", "power", "alpha"):
             if not 0 < getattr(self, name) < 1:
                 raise ValueError(f"{name} must lie between 0 and 1, got {getattr(self, name)}")
-        for name, least in (("tokens", 1), ("cells", 2), ("batch", 1), ("concurrency", 1)):
+        least_of = {"tokens": 1, "cells": 2, "batch": 1, "concurrency": 1, "looks": 1}
+        for name, least in least_of.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
 
+    @property
+    def level(self) -> float:
+        """Return the probability of a false alarm at one look."""
+        return self.alpha / self.looks
+
     def num_draws(self, samples: int) -> int:
-        """Return the samples per prompt and server, at Holm's strictest level alpha / prompts."""
-        alpha = self.alpha / len(self.prompts)
+        """Return the samples per prompt and server, at Holm's strictest level: one prompt's."""
+        alpha = self.level / len(self.prompts)
         return goodness.samples_to_detect_tv(
             self.cells, self.tv, self.power, alpha, samples=samples
         )
@@ -121,43 +135,50 @@ def collect(
     pilot = 0 if reference else PILOT
     total, done = (num * len(servers) + pilot) * len(plan.prompts), 0
 
-    def draw(server: Server, prompt: str, number: int) -> Counter:
+    def draw(which: int, number: int, count: int, first: int) -> Counter:
         def more(count: int) -> None:
             nonlocal done
             done += count
             progress(done, total)
 
-        return server.draw(
-            prompt,
-            number,
+        seed = plan.seed
+        if seed is not None:  # no two texts share one, or the servers' noise might be the same
+            seed += (which * len(plan.prompts) + number) * SEEDS + first
+        return servers[which].draw(
+            plan.prompts[number],
+            count,
             tokens=plan.tokens,
             temperature=plan.temperature,
             batch=plan.batch,
             concurrency=plan.concurrency,
             progress=more,
+            seed=seed,
         )
 
     progress(0, total)
-    drafted, asked = [server.num_drafts() for server in servers], []
-    for prompt in plan.prompts:
-        ids = base.encode(prompt)
+    drafted = [server.num_drafts() for server in servers]
+    asked: list[dict[str, Any]] = []
+    for number, prompt in enumerate(plan.prompts):
+        ids, expected = base.encode(prompt), None
         if reference is None:
-            chosen = [cell for cell, _ in draw(base, prompt, pilot).most_common(plan.cells)]
-            expected = rows(expected_cells(base, ids, chosen))
-        else:
-            if reference.encode(prompt) != ids:
-                raise ValueError(f"the servers' tokens of {prompt!r:.60} are not the same")
-            expected = None
-        drawn = [rows(draw(server, prompt, num)) for server in servers]
-        asked.append(
-            {
-                "prompt": prompt,
-                "base": drawn[0],
-                "reference": drawn[1] if reference else None,
-                "law": expected,
-                "greedy": compare_greedy(base, reference, prompt, ids, plan.greedy_tokens),
-            }
-        )
+            found = draw(0, number, pilot, SEEDS // 2).most_common(plan.cells)
+            expected = rows(expected_cells(base, ids, [cell for cell, _ in found]))
+        elif reference.encode(prompt) != ids:
+            raise ValueError(f"the servers' tokens of {prompt!r:.60} are not the same")
+        greedy = compare_greedy(base, reference, prompt, ids, plan.greedy_tokens)
+        asked.append({"prompt": prompt, "law": expected, "greedy": greedy})
+    counts = [[Counter() for _ in servers] for _ in plan.prompts]
+    ends = [num * look // plan.looks for look in range(1, plan.looks + 1)]
+    for look, (begin, end) in enumerate(itertools.pairwise([0, *ends]), start=1):
+        for number, (one, drawn) in enumerate(zip(asked, counts, strict=True)):
+            for which, count in enumerate(drawn):
+                count.update(draw(which, number, end - begin, begin))
+            one["base"] = rows(drawn[0])
+            one["reference"] = rows(drawn[1]) if reference else None
+        if look < plan.looks and any(
+            one.differs for one in judge_prompts(plan, asked, len(servers))
+        ):
+            break
     after = [server.num_drafts() for server in servers]
     return {
         "specjax": __version__,
@@ -172,6 +193,7 @@ def collect(
             }
             for server, old, new in zip(servers, drafted, after, strict=True)
         ],
+        "looks": look,
         "asked": asked,
     }
 
@@ -208,12 +230,22 @@ def expected_cells(
 def judge(collected: dict[str, Any]) -> Report:
     """Return the verdict: Holm over the prompts' chi-square tests, and the greedy texts."""
     plan, asked = Plan(**collected["plan"]), collected["asked"]
-    samples = len(collected["servers"])
-    test = goodness.homogeneity_p_value if samples == 2 else goodness.expected_p_value
+    findings = judge_prompts(plan, asked, len(collected["servers"]))
+    greedy = tuple(judge_greedy(one["prompt"], one["greedy"], plan.near) for one in asked)
+    passed = not any(found.differs for found in findings) and all(one.passed for one in greedy)
+    return Report(findings, greedy, tuple(warn(collected["servers"])), passed)
+
+
+def judge_prompts(plan: Plan, asked: Sequence[dict[str, Any]], samples: int) -> tuple[Finding, ...]:
+    """Return the prompts' chi-square tests, at the level of one look.
+
+    ``samples``: 1, against the expected law, or 2, against the reference's texts.
+    """
+    chi_square = goodness.homogeneity_p_value if samples == 2 else goodness.expected_p_value
     tables = [tabulate(one, plan.cells) for one in asked]
-    p_values = [test(table) for table in tables]
+    p_values = [chi_square(table) for table in tables]
     adjusted = goodness.holm(p_values)
-    findings = tuple(
+    return tuple(
         Finding(
             prompt=one["prompt"],
             draws=sum(count for _, count in one["base"]),
@@ -222,13 +254,10 @@ def judge(collected: dict[str, Any]) -> Report:
             expected_tv=goodness.expected_variation(table, samples=samples),
             p=p_values[i],
             adjusted_p=adjusted[i],
-            differs=adjusted[i] < plan.alpha,
+            differs=adjusted[i] < plan.level,
         )
         for i, (one, table) in enumerate(zip(asked, tables, strict=True))
     )
-    greedy = tuple(judge_greedy(one["prompt"], one["greedy"], plan.near) for one in asked)
-    passed = not any(found.differs for found in findings) and all(one.passed for one in greedy)
-    return Report(findings, greedy, tuple(warn(collected["servers"])), passed)
 
 
 def tabulate(one: dict[str, Any], most: int) -> np.ndarray:

@@ -2,14 +2,13 @@
 
 import json
 import re
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from specjax.cli.errors import plainly
+from specjax.host.machine import command
 from specjax.host.markdown import around_section, picture, replace_section
 
 if TYPE_CHECKING:
@@ -147,8 +146,7 @@ def run(
     with opened as arms:
         setting = running.Setting(arms, datasets, ask, counts)
         if log is None:
-            command = shlex.join(["specjax", *sys.argv[1:]])
-            start_log(path, running.describe(specs, setting, plan, command))
+            start_log(path, running.describe(specs, setting, plan, command()))
             log = read_log(path)
         log = running.run(path, log, setting, plan, typer.echo, progress)
         if temperature == 0 and not chat:

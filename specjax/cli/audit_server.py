@@ -1,7 +1,5 @@
 """``specjax audit server``: compare a running server's distribution with a reference."""
 
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,8 +40,15 @@ def server(
     extra: Annotated[str, typer.Option(help="JSON for every request: top_k and so on.")] = "{}",
     api_key: Annotated[str | None, typer.Option(envvar="OPENAI_API_KEY")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for an answer.")] = 300.0,
+    looks: Annotated[
+        int, typer.Option(help="Ask so often for the verdict, and end once it differs.")
+    ] = 1,
+    seed: Annotated[int | None, typer.Option(help="Of the first text; each has its own.")] = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the verdicts and all draws here.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page here, to attach to an issue.")
     ] = None,
 ) -> None:
     """Compare the distribution of a running server's texts with the one without speculation.
@@ -56,7 +61,9 @@ def server(
         raise ImportError(MISSING if error.name == "httpx" else str(error)) from None
     from specjax.audit.server import PROMPTS, Plan, collect, judge
     from specjax.engine.progress import bar
-    from specjax.host.files import parse_json_object, write_json
+    from specjax.host.files import parse_json_object, write_atomically, write_json
+    from specjax.host.machine import command
+    from specjax.viz.audit_server import audit_page
 
     if temperature is None:
         temperature = 0.7 if reference_url else 1.0
@@ -72,6 +79,8 @@ def server(
         concurrency=concurrency,
         greedy_tokens=greedy_tokens,
         near=near,
+        looks=looks,
+        seed=seed,
     )
     common = {"api_key": api_key, "extra": parse_json_object(extra, "--extra"), "timeout": timeout}
     base = Server(base_url, model, **common)
@@ -79,22 +88,26 @@ def server(
     with bar("drawing texts") as on_progress:
         collected = collect(base, reference or None, plan, on_progress)
     report = judge(collected)
-    show(report, plan, alone=reference is None)
+    show(report, plan, alone=reference is None, look=collected["looks"])
     if json_file is not None:
         verdicts = {
             "findings": [found._asdict() for found in report.findings],
             "greedy": [one._asdict() for one in report.greedy],
             "passed": report.passed,
         }
-        command = {"command": shlex.join(["specjax", *sys.argv[1:]])}
-        write_json(json_file, {**command, **verdicts, "collected": collected}, indent=None)
+        told = {"command": command(), **verdicts, "collected": collected}
+        write_json(json_file, told, indent=None)
         typer.echo(f"wrote {json_file}")
+    if html is not None:
+        with write_atomically(html) as file:
+            file.write(audit_page(collected, report, command()).encode())
+        typer.echo(f"wrote {html}")
     if not report.passed:
         raise typer.Exit(1)
 
 
-def show(report: "Report", plan: "Plan", *, alone: bool) -> None:
-    """Print a line per prompt and kind of check, and the verdict."""
+def show(report: "Report", plan: "Plan", *, alone: bool, look: int) -> None:
+    """Print a line per prompt and kind of check, and the verdict after the last look."""
     typer.echo(
         f"first {plan.tokens} tokens at temperature {plan.temperature:g}, "
         f"{report.findings[0].draws} draws per prompt and server, against "
@@ -111,7 +124,8 @@ def show(report: "Report", plan: "Plan", *, alone: bool) -> None:
     for warning in report.warnings:
         typer.echo(f"warning: {warning}", err=True)
     if any(found.differs for found in report.findings):
-        typer.echo(f"NOT EXACT: the distribution differs (false alarms: {plan.alpha:.0%})")
+        when = f", seen at look {look} of {plan.looks}" if plan.looks > 1 else ""
+        typer.echo(f"NOT EXACT: the distribution differs (false alarms: {plan.alpha:.0%}){when}")
     else:
         typer.echo(
             f"no difference found; one of TV {plan.tv:g} on merged cells would have been, "

@@ -44,8 +44,14 @@ def git(*arguments: str) -> str:
 
 
 def command() -> str:
-    """Return the command line of this process."""
-    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    """Return the command line of this process, without keys."""
+    words = [Path(sys.argv[0]).name, *sys.argv[1:]]
+    for i, word in enumerate(words):
+        if i and words[i - 1] == "--api-key":
+            words[i] = "..."
+        elif word.startswith("--api-key="):
+            words[i] = "--api-key=..."
+    return shlex.join(words)
 
 
 def stamp() -> str:

@@ -3,11 +3,12 @@
 import json
 import sys
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from specjax.audit.client import Server
-from specjax.audit.server import Plan, collect, judge
+from specjax.audit.server import Plan, collect, judge, judge_prompts
 from specjax.cli.app import app
 from tests.audit.tiny_server import FAVOURITES, LAWS, Faults, serving
 
@@ -176,3 +177,73 @@ def test_without_httpx_the_remedy_is_named(monkeypatch):
 def test_the_tiny_server_is_no_trivial_one():
     assert len(set(FAVOURITES)) > 1
     assert LAWS.max(axis=1).min() < 0.9
+
+
+def test_looks_end_early_where_it_differs_and_keep_the_level():
+    plan = Plan(prompts=PROMPTS, tv=0.1, cells=12, batch=64, temperature=0.3, looks=4)
+    with serving(Faults(ignores_temperature=True), seed=1) as (url, _), serving(seed=2) as (two, _):
+        found = collect(Server(url), Server(two), plan)
+    report = judge(found)
+    assert not report.passed
+    assert found["looks"] == 1
+    num = plan.num_draws(2)
+    assert report.findings[0].draws == num // 4
+    assert num > Plan(prompts=PROMPTS, tv=0.1, cells=12).num_draws(2)  # looks have their price
+    with serving(seed=3) as (url, _), serving(seed=4) as (two, _):
+        found = collect(Server(url), Server(two), plan)
+    assert judge(found).passed
+    assert found["looks"] == 4
+    assert judge(found).findings[0].draws == num
+
+
+def test_false_alarms_stay_below_their_rate_over_all_looks():
+    """Of 400 audits of equal laws, at alpha = 5% and five looks each; Bonferroni makes it less."""
+    rng, law = np.random.default_rng(0), LAWS[0]
+    plan = Plan(prompts=PROMPTS, alpha=0.05, looks=5)
+    alarms = 0
+    for _ in range(400):
+        asked = [{"prompt": name, "law": None} for name in PROMPTS]
+        counts = np.zeros((len(PROMPTS), 2, len(law)), int)
+        for _ in range(plan.looks):
+            counts += rng.multinomial(300, law, counts.shape[:2])
+            for one, (base, other) in zip(asked, counts, strict=True):
+                one["base"] = [[[token], int(count)] for token, count in enumerate(base)]
+                one["reference"] = [[[token], int(count)] for token, count in enumerate(other)]
+            if any(found.differs for found in judge_prompts(plan, asked, 2)):
+                alarms += 1
+                break
+    assert alarms <= 0.05 * 400 + 3 * (0.05 * 0.95 * 400) ** 0.5
+    assert alarms > 0  # it is a test that can alarm
+
+
+def test_every_text_has_a_seed_of_its_own():
+    plan = Plan(prompts=PROMPTS, tv=0.3, cells=8, batch=64, looks=2, seed=7)
+    with serving(seed=1) as (url, one), serving(seed=2) as (other, two):
+        collect(Server(url), Server(other), plan)
+    used = [
+        range(body["seed"], body["seed"] + body["n"])
+        for body in (*one.bodies, *two.bodies)
+        if "seed" in body
+    ]
+    every = [seed for some in used for seed in some]
+    assert len(every) == len(set(every)) == 2 * 2 * plan.num_draws(2)
+    assert min(every) == 7
+
+
+def test_the_page_says_what_was_found_and_hides_keys(tmp_path, monkeypatch):
+    page = tmp_path / "audit.html"
+    broken = Faults(ignores_temperature=True)
+    with serving(broken, seed=1) as (url, _), serving(seed=2) as (other, _):
+        words = ["--base-url", url, "--reference-url", other, *QUICK, "--temperature", "0.3"]
+        words += ["--api-key", "sesame", "--html", str(page), "--seed", "3", "--looks", "2"]
+        monkeypatch.setattr(sys, "argv", ["specjax", "audit", "server", *words])
+        result = audit(*words)
+    assert result.exit_code == 1, result.output
+    assert "seen at look 1 of 2" in result.output
+    text = page.read_text(encoding="utf-8")
+    assert "it differs" in text
+    assert "sesame" not in text
+    assert "--api-key ..." in text
+    assert "data:image/png;base64," in text
+    assert "Texts have seeds, from 3 on" in text
+    assert text.count("Where it differs") == 2
