@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +10,14 @@ import typer
 
 from specjax.cli.engine_options import with_engine_options
 from specjax.cli.errors import plainly
+
+
+class Policy(StrEnum):
+    """vLLM's ``--scheduling-policy``."""
+
+    FCFS = "fcfs"
+    PRIORITY = "priority"
+
 
 NEEDED = ("fastapi", "uvicorn", "prometheus_client")
 
@@ -68,6 +77,9 @@ def serve(
     kv_cache_memory_bytes: Annotated[
         int, typer.Option(min=1, help="For what was read of prompts that have ended.")
     ] = 2**30,
+    scheduling_policy: Annotated[
+        Policy, typer.Option(help="Of waiting requests: the oldest first, or by their priority.")
+    ] = Policy.FCFS,
     max_num_queued_reqs: Annotated[
         int, typer.Option(min=1, help="Samples that may wait; more are refused.")
     ] = 1024,
@@ -124,6 +136,7 @@ def serve(
         enable_auto_tool_choice=enable_auto_tool_choice,
         max_num_batched_tokens=max_num_batched_tokens,
         prefix_cache_bytes=kv_cache_memory_bytes if enable_prefix_caching else 0,
+        by_priority=scheduling_policy is Policy.PRIORITY,
         max_queued=max_num_queued_reqs,
         compile_all=compile_all,
         shutdown_timeout=shutdown_timeout,

@@ -212,10 +212,11 @@ class EngineCore:
         That is on several devices and npu_bridge's, with hidden states that are saved, and with a
         drafter of one's own, whose state specjax does not know.
         """
-        config, one_device = self.speculative_config, sharding_of(self.params) is not None
+        config = self.speculative_config
         own = config is not None and config.method == "custom_class"
-        known = self.driver.resume is not None and one_device and self.connector is None
-        return PrefixCache(most_bytes) if known and not own and most_bytes > 0 else None
+        if most_bytes < 1 or own or self.driver.resume is None or self.connector is not None:
+            return None
+        return PrefixCache(most_bytes) if sharding_of(self.params) is not None else None
 
 
 def build_core(args: EngineArgs) -> EngineCore:

@@ -28,6 +28,7 @@ class Request(NamedTuple):
     bad_words: tuple[tuple[int, ...], ...] = ()
     grammar: Grammar | None = None  # of structured_outputs
     cache_salt: str = ""  # prompts of other salts share nothing that was read
+    priority: int = 0  # of waiting requests the lowest runs first
 
 
 Host = Any  # a NumPy array in a field typed as a JAX array; the program that takes it copies it

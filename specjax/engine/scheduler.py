@@ -1,9 +1,10 @@
-"""Keep the queue of requests and the slots of those that run: first come, first served.
+"""Keep the queue of requests and the slots of those that run: by priority, then first come first.
 
 Bookkeeping on the host only. Every slot has room for a text of full length, so a request may run
 as soon as a slot is free; the number of slots follows the number of running requests.
 """
 
+import bisect
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -16,7 +17,7 @@ class Full(RuntimeError):
 
 
 class Scheduler:
-    """Holds the waiting requests in order of arrival, and the running ones by slot.
+    """Holds the waiting requests by priority and arrival, and the running ones by slot.
 
     Args:
         sizes: numbers of slots that a batch may have, rising.
@@ -53,7 +54,8 @@ class Scheduler:
                     f"{len(self)} requests run or wait, and at most {most} may: "
                     f"no room for {len(requests)} more now."
                 )
-        self.waiting.extend(requests)
+        for one in requests:
+            bisect.insort(self.waiting, one, key=lambda waiting: waiting.request.priority)
 
     def next(
         self, together: Callable[[list[RequestState]], int] = lambda _: 1

@@ -135,11 +135,18 @@ class Service:
         return self.submit_ids(self.core.input_processor.prompt_ids(prompt), params)
 
     def submit_ids(
-        self, ids: Sequence[int], params: SamplingParams, cache_salt: str = ""
+        self,
+        ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        cache_salt: str = "",
+        priority: int = 0,
     ) -> list[RequestStream]:
         """Queue one request, as ``submit``, whose ids ``InputProcessor.prompt_ids`` returned.
 
-        ``cache_salt``: only prompts of the same salt share what was read of them.
+        Args:
+            cache_salt: only prompts of the same salt share what was read of them.
+            priority: of the waiting requests the lowest runs first, then the oldest.
         """
         with self._changed:
             number, self._num_requests = self._num_requests, self._num_requests + 1
@@ -147,7 +154,7 @@ class Service:
         self._plan.check_request(requests[0])
         jobs = {}
         for i, request in enumerate(requests):
-            state = RequestState(0, request._replace(cache_salt=cache_salt))
+            state = RequestState(0, request._replace(cache_salt=cache_salt, priority=priority))
             stream = RequestStream(state, i, self.core.tokenizer, self.core.depth, self._abort)
             jobs[state] = Job(stream, self.core.new_transcript(state))
         with self._changed:

@@ -35,6 +35,7 @@ class Deployment:
         chat_template: jinja source in place of the checkpoint's own.
         tool_call_parser: the format of the model's tool calls, one of ``FORMATS``; None: unknown.
         enable_auto_tool_choice: let the model decide whether to call a tool.
+        by_priority: accept requests that name a priority.
     """
 
     service: Service
@@ -43,6 +44,7 @@ class Deployment:
     chat_template: str | None = None
     tool_call_parser: str | None = None
     enable_auto_tool_choice: bool = False
+    by_priority: bool = False
 
     @property
     def core(self) -> EngineCore:
@@ -75,6 +77,13 @@ class Deployment:
             params = to_sampling(body, self.default_params)
         except ValueError as error:
             raise APIError(400, str(error)) from None
+        if body.priority and not self.by_priority:
+            raise APIError(
+                400,
+                f"Got priority {body.priority} but priority scheduling is not enabled: it needs "
+                "--scheduling-policy priority.",
+                "priority",
+            )
         if isinstance(body, Chat):
             self.check_auto(body)
         prompts, texts = await self.read(body, params)
@@ -82,7 +91,9 @@ class Deployment:
         admitted: list[Admitted] = []
         try:
             for ids, text in zip(prompts, texts, strict=True):
-                streams = self.service.submit_ids(ids, params, body.cache_salt or "")
+                streams = self.service.submit_ids(
+                    ids, params, cache_salt=body.cache_salt or "", priority=body.priority or 0
+                )
                 admitted += [Admitted(stream, text) for stream in streams]
         except (ValueError, Full) as error:
             for one in admitted:

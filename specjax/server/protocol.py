@@ -29,7 +29,7 @@ UNSUPPORTED: dict[str, tuple] = {  # name -> values that have no effect
     "functions": (), "guided_choice": (), "guided_grammar": (), "guided_json": (),
     "guided_regex": (), "kv_transfer_params": (),
     "logits_processors": (), "logprob_token_ids": (), "media_io_kwargs": (), "mm_payload": (),
-    "mm_processor_kwargs": (), "modalities": (["text"],), "prompt_embeds": (), "priority": (),
+    "mm_processor_kwargs": (), "modalities": (["text"],), "prompt_embeds": (),
     "repetition_detection": (), "return_mm_kwargs": (), "return_token_offsets": (),
     "routed_experts_prompt_start": (), "suffix": (), "thinking_token_budget": (-1,),
     "watermarking": (),
@@ -132,6 +132,7 @@ class Generation(Body):
     vllm_xargs: ExtraArgs | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: dict[str, Any] | None = None
+    priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=MOST_WORD)] | None = None
 
     @model_validator(mode="after")

@@ -127,6 +127,7 @@ def run_server(
     chat_template: Path | None = None,
     tool_call_parser: str | None = None,
     enable_auto_tool_choice: bool = False,
+    by_priority: bool = False,
     max_num_batched_tokens: int | None = None,
     prefix_cache_bytes: int = 0,
     max_queued: int = 1024,
@@ -150,7 +151,8 @@ def run_server(
         allowed_hosts: names that a Host header may have, besides IP addresses and localhost. With
             an address of this machine only (127.0.0.1) no others are accepted; elsewhere all are,
             unless some are named here.
-        tool_call_parser: ``Deployment``'s, as is ``enable_auto_tool_choice``.
+        tool_call_parser: ``Deployment``'s, as are ``enable_auto_tool_choice`` and
+            ``by_priority``.
 
     The other arguments are ``create_app``'s.
 
@@ -187,6 +189,7 @@ def run_server(
             chat_template=source,
             tool_call_parser=tool_call_parser,
             enable_auto_tool_choice=enable_auto_tool_choice,
+            by_priority=by_priority,
         )
         config = uvicorn.Config(
             create_app(

@@ -103,7 +103,7 @@ def test_salts_and_scored_prompts_share_nothing(pair):
     few = SamplingParams(temperature=0.0, max_tokens=2)
 
     def cached(params=few, salt=""):
-        (stream,) = service.submit_ids([*HEADER, 5, 6], params, salt)
+        (stream,) = service.submit_ids([*HEADER, 5, 6], params, cache_salt=salt)
         finish(stream)
         return stream.num_cached_tokens
 

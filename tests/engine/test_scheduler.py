@@ -34,6 +34,21 @@ def test_first_come_first_served_while_slots_are_free():
     assert scheduler.place(asked[2]) == 0
 
 
+def test_the_lowest_priority_runs_first_then_the_oldest():
+    asked = requests(6)
+    for one, priority in zip(asked, (0, 5, -1, 0, -1, 5), strict=True):
+        one.request = one.request._replace(priority=priority)
+    scheduler = Scheduler((1,))
+    scheduler.put(asked[:3])
+    scheduler.put(asked[3:])
+    order = []
+    while len(scheduler):
+        (first,) = scheduler.next()
+        order.append(asked.index(first))
+        scheduler.remove(first)
+    assert order == [2, 4, 0, 3, 1, 5]
+
+
 def test_prompts_that_are_read_together_keep_a_slot_each():
     scheduler, asked = Scheduler((1, 2, 4)), requests(6)
     scheduler.put(asked)

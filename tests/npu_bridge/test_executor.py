@@ -162,7 +162,8 @@ def test_a_service_runs_lowered_and_says_what_generate_says(pair):
     asked = [{"prompt_token_ids": [*range(5, 18)] * 7 + [*range(5, 11)]}, ASKED[0]]
     params = [SamplingParams(temperature=0.0, max_tokens=n, ignore_eos=True) for n in (3, 2)]
     wanted = LLM(pair.target, max_model_len=100).generate(asked, params, use_tqdm=False)
-    service = Service(llm.core, max_waiting=2)
+    service = Service(llm.core, max_waiting=2, prefix_cache_bytes=2**20)
+    assert service.prefixes is None
 
     async def read(stream):
         return [token async for delta in stream for token in delta.token_ids]

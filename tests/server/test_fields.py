@@ -7,6 +7,7 @@ import pytest
 
 from specjax.server.app import create_app
 from specjax.server.compatibility import PAGE, REQUESTS, kind_of, page
+from specjax.server.deployment import Deployment
 from tests.server.conftest import MAX_MODEL_LEN
 
 IDS = [7, 8, 9, 7, 8, 9, 7, 8]
@@ -175,6 +176,17 @@ def test_tokens_that_were_read_before_are_counted(complete, call):
     metrics = call("GET", "/metrics").body.decode()
     assert 'vllm:prefix_cache_hits_total{engine="0",model_name="tiny"} 178.0' in metrics
     assert 'enable_prefix_caching="True"' in metrics
+
+
+def test_priorities_are_taken_where_they_are_enabled(deployment, call):
+    body = {"prompt": IDS, "max_tokens": 1, "priority": -3}
+    reply = call("POST", "/v1/completions", body)
+    assert reply.status == 400
+    assert reply.json()["error"]["param"] == "priority"
+    assert call("POST", "/v1/completions", {**body, "priority": 0}).status == 200
+    names = {"service": deployment.service, "names": deployment.names, "max_queued": 8}
+    app = create_app(Deployment(**names, by_priority=True))
+    assert call("POST", "/v1/completions", body, app=app).status == 200
 
 
 def test_usage_in_chunks_needs_usage_at_all(complete):
