@@ -1,7 +1,9 @@
 """``specjax serve``: vLLM's options of a server."""
 
 import importlib.util
+import json
 import os
+import shlex
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -102,6 +104,10 @@ def serve(
     ssl_cert_reqs: Annotated[
         int, typer.Option(min=0, max=2, help="2: clients need a certificate; 1: if they have one.")
     ] = 0,
+    nnodes: Annotated[int, typer.Option(min=1, help="vLLM's; more than 1: what to do.")] = 1,
+    data_parallel_size: Annotated[
+        int, typer.Option("--data-parallel-size", "-dp", min=1, help="The same.")
+    ] = 1,
     *,
     options: dict[str, Any],
 ) -> None:
@@ -113,6 +119,7 @@ def serve(
     """
     if model is not None and model_tag is not None:
         raise ValueError(f"two models: {model_tag} and --model {model}; name one.")
+    check_size(model or model_tag or "bundled", options, nnodes, data_parallel_size)
     if os.environ.get("SPECJAX_API_KEY") == "":
         raise ValueError("SPECJAX_API_KEY is empty: give a key, or unset it to serve without one.")
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
@@ -144,4 +151,24 @@ def serve(
         root_path=root_path,
         enable_request_id_headers=enable_request_id_headers,
         enable_tokenizer_info_endpoint=enable_tokenizer_info_endpoint,
+    )
+
+
+def check_size(model: str, options: dict[str, Any], nnodes: int, replicas: int) -> None:
+    """Raise ValueError, with what to do, for a server of several hosts or replicas."""
+    if replicas > 1:
+        raise ValueError(
+            f"--data-parallel-size {replicas}: start {replicas} servers, each with a --seed of its "
+            "own, behind a load balancer; docs/guide/several-servers.md has its files."
+        )
+    if nnodes == 1:
+        return
+    command = ["vllm", "serve", model, "--nnodes", str(nnodes)]
+    command += ["--tensor-parallel-size", str(options["tensor_parallel_size"])]
+    if options.get("speculative_config") is not None:
+        command += ["--speculative-config", json.dumps(options["speculative_config"])]
+    raise ValueError(
+        f"--nnodes {nnodes}: specjax serve uses one host. vLLM serves a model over several:\n"
+        f"  {shlex.join(command)}\n"
+        "It reads drafting heads as `specjax convert HEAD NEW --to vllm` writes them."
     )

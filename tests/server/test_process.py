@@ -202,6 +202,20 @@ def test_what_cannot_be_served_is_one_line_before_anything_is_loaded(pair, tmp_p
     assert "two models" in said(pair.target, "--model", "bundled")
 
 
+def test_several_hosts_and_replicas_name_what_serves_them():
+    def said(*words: str) -> str:
+        result = CliRunner().invoke(app, ["serve", "folder", *words])
+        assert result.exit_code == 2
+        return result.output
+
+    config = '{"method": "eagle", "model": "head", "num_speculative_tokens": 3}'
+    told = said("--nnodes", "2", "-tp", "8", "--speculative-config", config)
+    assert "vllm serve folder --nnodes 2 --tensor-parallel-size 8 --speculative-config" in told
+    assert config in told
+    assert "--to vllm" in told
+    assert "several-servers.md" in said("--data-parallel-size", "4")
+
+
 def test_without_the_extra_the_remedy_is_named(monkeypatch):
     monkeypatch.setattr("specjax.cli.serve.NEEDED", ("fastapi", "no_such_package"))
     result = CliRunner().invoke(app, ["serve", "bundled"])
