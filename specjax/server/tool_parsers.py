@@ -102,9 +102,9 @@ class ToolParser:
         return events
 
     def flush(self) -> list[Event]:
-        """Return what has been held back and is no call."""
+        """Return what has been held back and is no call; after a call, what was cut is dropped."""
         left = self._held
-        if self._calling and not self._is_known and (self._depth or not self._num_calls):
+        if self._calling and not self._is_known and not self._num_calls and self._form.start:
             left = "".join(self._header)
         self._held = ""
         return [Content(left)] if left else []

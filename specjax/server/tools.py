@@ -180,4 +180,4 @@ class Calls:
             {name: value for name, value in call.items() if name != "index"}
             for call in whole.get("tool_calls", ())
         ]
-        return {"content": whole.get("content") if calls else text, "tool_calls": calls}
+        return {"content": whole.get("content", None if calls else ""), "tool_calls": calls}

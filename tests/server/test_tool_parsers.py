@@ -119,6 +119,14 @@ def test_a_call_that_is_cut_keeps_what_there_is():
     assert events == [Begin("f"), Arguments('{"a": "un')]
 
 
+def test_what_is_cut_after_a_call_is_dropped():
+    hermes = '<tool_call>{"name": "f", "arguments": {}}</tool_call>\n<tool_call>{"na'
+    assert parse(ToolParser(FORMATS["hermes"]), [hermes]) == [Begin("f"), Arguments("{}")]
+    forced = '[{"name": "f", "parameters": {}}, {"name":'
+    assert parse(ToolParser(REQUIRED), list(forced)) == [Begin("f"), Arguments("{}")]
+    assert parse(ToolParser(REQUIRED), ['[{"na']) == []
+
+
 def test_forced_calls():
     text = f'[ {{"name": "f", "parameters": {ODD}}},\n{{"name": "g", "parameters": {{}}}} ]'
     for pieces in ([text], list(text)):
