@@ -78,6 +78,8 @@ def place(name: str) -> int:
 
 def pytest_terminal_summary(terminalreporter, exitstatus, config):
     """Show what was compared with a live vLLM, and write it where asked if all of it passed."""
+    if hasattr(config, "workerinput"):  # a worker of xdist knows its own tests only
+        return
     reports = sorted(terminalreporter.getreports("passed"), key=lambda report: report.nodeid)
     said = [value for report in reports for value in report.user_properties]
     rows = [tuple(value) for name, value in said if name == "compared"]
