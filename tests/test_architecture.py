@@ -24,7 +24,7 @@ FLOORS = (  # from the ground up; the longest name that fits a module is where i
     ("specjax.oracle",),
     ("specjax.bench", "specjax.server", "specjax.ab", "specjax.jobs", "specjax.course"),
     ("specjax.cli",),
-    ("specjax.__main__", "specjax.server.__main__"),
+    ("specjax.__main__", "specjax.server.__main__", "specjax.launch"),
 )
 FLOOR = {place: height for height, places in enumerate(FLOORS) for place in places}
 PURE = FLOOR["specjax.host"]  # below this floor nothing touches the world

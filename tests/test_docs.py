@@ -18,7 +18,9 @@ import yaml
 
 from specjax import __version__
 from specjax.cli.app import app
+from specjax.cli.train_heads import training_app
 from specjax.course.__main__ import new_parser
+from specjax.launch.__main__ import new_parser as launch_parser
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -163,24 +165,11 @@ def ours(words: list[str]) -> tuple[click.Command, list[str]]:
     """Return a command of specjax, and the words that are for it."""
     command, rest = typer.main.get_command(app), list(words)
     if rest[:1] == ["train"]:
-        command, rest = training(), rest[1:]
+        command, rest = typer.main.get_command(training_app()), rest[1:]
     while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
         assert rest[0] in command.commands, f"specjax {' '.join(words)}: no {rest[0]!r}"
         command, rest = command.commands[rest[0]], rest[1:]
     return command, rest
-
-
-def training() -> click.Command:
-    """Return ``specjax train``, which the command line builds when it is called."""
-    from specjax.cli.train import lm
-    from specjax.cli.train_heads import COMMANDS, head_command, shards
-
-    made = typer.Typer()
-    made.command("lm")(lm)
-    made.command("shards")(shards)
-    for one, kind in COMMANDS.items():
-        made.command(one)(head_command(kind))
-    return typer.main.get_command(made)
 
 
 def targets() -> set[str]:
@@ -199,6 +188,10 @@ def test_commands_of_blocks_parse(page):
                 words = ["specjax", "serve", *words[3:]]
             if words[:3] == ["python", "-m", "specjax.course"]:
                 new_parser().parse_args(words[3:])
+            elif words[:3] == ["python", "-m", "specjax.launch"]:
+                given = launch_parser().parse_args(words[3:])
+                command, rest = ours(given.command)
+                command.make_context("specjax", rest)
             elif words[0] == "specjax":
                 command, rest = ours(words[1:])
                 command.make_context("specjax", rest)

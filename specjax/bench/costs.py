@@ -21,7 +21,7 @@ from specjax.bench.step import fixed_chain
 from specjax.core.sampling import row_key
 from specjax.core.types import RUNNING, Engine, Params, Sampling, Text
 from specjax.drafters.none import none
-from specjax.engine.driver import generate, init_state
+from specjax.engine.driver import XLA, init_state
 from specjax.engine.llm import LLM
 from specjax.host.files import write_json
 from specjax.measure.turns import median_in_turns
@@ -119,7 +119,7 @@ def round_timer(engine: Engine, params: Params, batch_size: int) -> Callable[[],
         cache = state.cache._replace(lengths=full(CONTEXT - 1))
         state = jax.block_until_ready(state._replace(text=rewound, cache=cache))
         start = time.perf_counter()
-        state, _, rounds = jax.block_until_ready(generate(engine, params, state, most, 1, most))
+        state, _, rounds = jax.block_until_ready(XLA.generate(engine, params, state, most, 1, most))
         seconds = time.perf_counter() - start
         held.append(state)
         return seconds / int(rounds)

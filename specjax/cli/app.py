@@ -22,6 +22,7 @@ from specjax.cli.errors import DEBUG, plainly
 from specjax.cli.explain import explain
 from specjax.cli.explore import explore
 from specjax.cli.extract import extract
+from specjax.cli.group_options import with_group_options
 from specjax.cli.jobs import merge, plan_job
 from specjax.cli.lower import certify, lower
 from specjax.cli.oracle import oracle
@@ -113,6 +114,7 @@ def demo(
 
 @app.command(cls=EngineCommand)
 @plainly
+@with_group_options
 @with_engine_options
 def generate(
     model: Annotated[str, typer.Option(help="Checkpoint folder, or 'bundled'.")] = "bundled",
@@ -211,19 +213,11 @@ def generate(
 @plainly
 def train(arguments: Annotated[list[str] | None, typer.Argument(hidden=True)] = None) -> None:
     """Train small language models and drafting heads (specjax train --help)."""
-    from specjax.cli.train import lm
-    from specjax.cli.train_heads import COMMANDS, head_command, shards
+    from specjax.cli.train_heads import training_app
     from specjax.host.compile_cache import enable_compile_cache
 
-    training = typer.Typer(
-        help="Train small models on this machine.", no_args_is_help=True, add_completion=False
-    )
-    training.command("lm")(plainly(lm))
-    training.command("shards")(plainly(shards))
-    for name, kind in COMMANDS.items():
-        training.command(name)(plainly(head_command(kind)))
     enable_compile_cache()
-    code = training(arguments or [], prog_name="specjax train", standalone_mode=False)
+    code = training_app()(arguments or [], prog_name="specjax train", standalone_mode=False)
     raise typer.Exit(code or 0)
 
 

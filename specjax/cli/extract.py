@@ -7,9 +7,11 @@ from typing import Annotated
 import typer
 
 from specjax.cli.errors import plainly
+from specjax.cli.group_options import with_group_options
 
 
 @plainly
+@with_group_options
 def extract(
     prompt_file: Annotated[
         Path, typer.Option(help="A .jsonl file: one prompt per line. Any other: one prompt.")
@@ -45,6 +47,7 @@ def extract(
     from specjax.engine.options.sampling_params import SamplingParams
     from specjax.engine.options.speculative import SpeculativeConfig
     from specjax.host.compile_cache import enable_compile_cache
+    from specjax.host.group import from_first
     from specjax.jobs.folder import parse_share
     from specjax.weights.head_configs import usual_taps
     from specjax.weights.hidden_states import (
@@ -71,9 +74,13 @@ def extract(
 
     origin = trace_origin(target.folder, target.config, config.layers)
     texts = {file_name(text): text for text in texts}
-    open_folder(out, Manifest(str(target.folder.resolve()), origin, tuple(texts)))
     mine = dict(list(texts.items())[first::step])
-    missing = {name: text for name, text in mine.items() if not is_done(out / name, text, origin)}
+
+    def begin() -> list[str]:
+        open_folder(out, Manifest(str(target.folder.resolve()), origin, tuple(texts)))
+        return [name for name, text in mine.items() if not is_done(out / name, text, origin)]
+
+    missing = {name: mine[name] for name in from_first(begin)}
     if len(missing) < len(mine):
         done = len(mine) - len(missing)
         typer.echo(f"{done} of {len(mine)} texts are in {out} already", err=True)

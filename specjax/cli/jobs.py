@@ -34,9 +34,11 @@ def complete_shards(
     from specjax import __version__
     from specjax.bundled import resolve
     from specjax.engine.options.sampling_params import SamplingParams
-    from specjax.jobs.folder import fingerprint, missing, open_folder, parse_share
+    from specjax.host.group import from_first
+    from specjax.jobs.folder import missing, open_folder, parse_share
     from specjax.jobs.prompt_file import read_file
     from specjax.jobs.worker import Setting
+    from specjax.weights.fingerprint import fingerprint
 
     if prompt_file.suffix != ".jsonl":
         raise ValueError(f"--out needs --prompt-file with JSON lines (.jsonl), got {prompt_file}.")
@@ -55,8 +57,12 @@ def complete_shards(
         samples=params.n,
         options={"model": model, **told, **sampling},
     )
-    open_folder(out, job)
-    shards = missing(out, job, mine)
+
+    def begin() -> list[int]:
+        open_folder(out, job)
+        return missing(out, job, mine)
+
+    shards = from_first(begin)
     whole = len(range(mine[0], job.num_shards, mine[1]))
     if len(shards) < whole:
         typer.echo(f"{whole - len(shards)} of {whole} shards are in {out} already", err=True)

@@ -7,6 +7,9 @@ from typing import Annotated
 import typer
 
 from specjax.bundled import resolve
+from specjax.cli.errors import plainly
+from specjax.cli.group_options import with_group_options
+from specjax.cli.train import lm
 from specjax.models.config import HEAD_KINDS
 from specjax.train.features import SourceConfig, open_shards, write_shards
 from specjax.train.head_options import HeadTrainConfig, taps_of
@@ -27,6 +30,18 @@ HeldOut = Annotated[int, typer.Option(help="Batches to measure on.")]
 PyFiles = Annotated[
     Path | None, typer.Option(help="Folder of .py files; else this Python's standard library.")
 ]
+
+
+def training_app() -> typer.Typer:
+    """Return ``specjax train``, with a command for each kind of model."""
+    training = typer.Typer(
+        help="Train small models on this machine.", no_args_is_help=True, add_completion=False
+    )
+    training.command("lm")(plainly(with_group_options(lm)))
+    training.command("shards")(plainly(shards))
+    for name, kind in COMMANDS.items():
+        training.command(name)(plainly(with_group_options(head_command(kind))))
+    return training
 
 
 def shards(

@@ -14,6 +14,7 @@ from specjax.engine.options.sampling_params import SamplingParams
 from specjax.engine.options.speculative import SpeculativeConfig
 from specjax.engine.request_state import RequestState
 from specjax.host.compile_cache import probe
+from specjax.host.group import is_first
 from specjax.weights.hidden_states import write_hidden_states
 
 CONNECTOR = "ExampleHiddenStatesConnector"
@@ -65,7 +66,8 @@ class Connector:
         unique = uuid.uuid4().hex[:8]  # as vLLM's: runs may share a folder
         name = f"{first + request_state.index}-{unique}.safetensors"
         path = Path(wanted.get("hidden_states_path") or self.folder / name)
-        write_hidden_states(path, tokens, np.asarray(states)[: len(tokens)])
+        if is_first():
+            write_hidden_states(path, tokens, np.asarray(states)[: len(tokens)])
         return {"hidden_states_path": str(path)}
 
 

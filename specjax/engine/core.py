@@ -6,10 +6,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax
+
+from specjax import __version__
 from specjax.core.types import Engine, Params
 from specjax.drafters.fallback import with_first
 from specjax.engine.build import (
     Model,
+    Source,
     build_corpus,
     build_engine,
     build_schedule,
@@ -46,7 +50,9 @@ from specjax.engine.rows import IDLE_REQUEST, Request, layout
 from specjax.engine.scheduler import Scheduler
 from specjax.engine.text.tokenizer import GENERATION_DEFAULTS, Tokenizer, load_generation_config
 from specjax.engine.transcript import Transcript
+from specjax.host.group import check_same
 from specjax.models.config import ModelConfig
+from specjax.weights.fingerprint import fingerprint
 from specjax.weights.quantization import read_scheme
 
 ROUNDS_PER_STOP_CHECK = 8  # stop strings are found on the host: more rounds may be wasted
@@ -250,9 +256,10 @@ def build_core(args: EngineArgs) -> EngineCore:
     if args.batch_invariant:
         platform = name_platform(device, mesh)
         check_batch_invariant(platform, mesh.size, schedule, learns=corpus is not None)
+    check_same(describe_run(args, target, draft))
     weights = load(target, draft, config, mesh, keep_dtype=has_inference_layout(mesh, device))
     driver, params = choose_driver(
-        device, weights, host_drafter=draft is None and connector is None
+        device, mesh, weights, host_drafter=draft is None and connector is None
     )
     return EngineCore(
         input_processor=InputProcessor(
@@ -274,6 +281,18 @@ def build_core(args: EngineArgs) -> EngineCore:
         corpus=corpus,
         connector=connector,
     )
+
+
+def describe_run(args: EngineArgs, target: Model, draft: Source) -> dict[str, Any]:
+    """Return what several processes that run one model must have in common, by name."""
+    paths = ("model", "tokenizer", "kv_transfer_config")  # each host may have its own
+    options = {name: value for name, value in vars(args).items() if name not in paths}
+    return {
+        "version of specjax": __version__,
+        "version of jax": jax.__version__,
+        "set of options": options,
+        "checkpoint": [fingerprint(one.folder) for one in (target, *models_of(draft))],
+    }
 
 
 def check_tokenizer(target: Model) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from specjax.core.types import Params
-from specjax.engine.driver import XLA, Driver
+from specjax.engine.driver import XLA, Driver, split_driver
 from specjax.models.config import ModelConfig
 
 TORCH_DEVICES = ("npu", "torch-cpu")
@@ -25,7 +25,8 @@ SPLIT_INPUTS = ("o_proj", "down_proj")  # row parallel: XLA adds the all-reduce
 def choose_devices(device: str, tensor_parallel_size: int) -> Mesh:
     """Return a mesh of ``tensor_parallel_size`` devices of a jax platform.
 
-    For a torch device it is the host's CPU, where weights are read.
+    For a torch device it is the host's CPU, where weights are read. Of several processes
+    (``jax.distributed``) all devices count.
 
     Raises ValueError naming the remedy for a platform or a number that is not there.
     """
@@ -51,6 +52,13 @@ def choose_devices(device: str, tensor_parallel_size: int) -> Mesh:
             f"tensor_parallel_size={tensor_parallel_size} needs as many devices, and jax sees "
             f"{len(found)}: use tensor_parallel_size between 1 and {len(found)}."
         )
+    count = jax.process_count()
+    if count > 1 and tensor_parallel_size != len(found):
+        raise ValueError(
+            f"tensor_parallel_size={tensor_parallel_size}, and {count} processes have "
+            f"{len(found)} devices in all: use tensor_parallel_size={len(found)}, so that each has "
+            "its part."
+        )
     return Mesh(np.array(found[:tensor_parallel_size]), ("tensor",))
 
 
@@ -66,10 +74,12 @@ def bridge() -> ModuleType:
     return npu_bridge
 
 
-def choose_driver(device: str, params: Params, *, host_drafter: bool) -> tuple[Driver, Params]:
+def choose_driver(
+    device: str, mesh: Mesh, params: Params, *, host_drafter: bool
+) -> tuple[Driver, Params]:
     """Return the driver for a device, and the weights on that device."""
     if device not in TORCH_DEVICES:
-        return XLA, params
+        return (XLA if mesh.size == 1 else split_driver(mesh)), params
     executor = bridge().Executor(device, host_drafter)
     driver = Driver(
         executor.init_state, executor.fit, executor.place, executor.prefill, executor.generate,

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 from jax import Array
+from jax.sharding import NamedSharding, PartitionSpec
 
 from specjax.core import cache, constrained, decode
 from specjax.core.types import (
@@ -156,18 +157,11 @@ class Driver(NamedTuple):
     resume: Resume | None = None  # None: no prefix caching
 
 
-prefill = jax.jit(decode.prefill, static_argnums=(0, 4), donate_argnums=2)
-generate = jax.jit(decode.generate, static_argnums=(0, 5), donate_argnums=2)
 insert_row = jax.jit(cache.insert_row, donate_argnums=0)
 release_slot = jax.jit(cache.release_slot, donate_argnums=0)
 select = jax.jit(cache.select)
 resume = jax.jit(cache.resume, donate_argnums=0)
 resize = jax.jit(cache.resize, static_argnums=1)
-masked = Masked(
-    propose=jax.jit(constrained.propose, static_argnums=0, donate_argnums=2),
-    forward=jax.jit(constrained.forward, static_argnums=0, donate_argnums=2),
-    verify=jax.jit(constrained.verify, static_argnums=0, donate_argnums=2),
-)
 
 
 def init_state(
@@ -219,7 +213,40 @@ def allocator(where: jax.sharding.Sharding | None) -> Callable[..., State]:
     return jax.jit(fresh, static_argnums=0, out_shardings=where)
 
 
-XLA = Driver(
-    init_state, fit, place, prefill, generate, insert_row, release_slot, select,
-    asynchronous=True, masked=masked, resume=resume,
-)  # fmt: skip
+def driver_for(where: jax.sharding.Sharding | None) -> Driver:
+    """Return the driver whose programs leave what the host reads with a sharding; None: XLA's."""
+
+    def program(function: Callable, static: Any, read: Any) -> Any:
+        pinned = None if where is None else read
+        return jax.jit(function, static_argnums=static, donate_argnums=2, out_shardings=pinned)
+
+    return Driver(
+        init_state,
+        fit,
+        place,
+        program(decode.prefill, (0, 4), (None, where, where)),
+        program(decode.generate, (0, 5), (None, where, where)),
+        insert_row,
+        release_slot,
+        select,
+        asynchronous=True,
+        masked=Masked(
+            propose=program(constrained.propose, 0, (where, None)),
+            forward=program(constrained.forward, 0, None),
+            verify=program(constrained.verify, 0, (None, where)),
+        ),
+        resume=resume,
+    )
+
+
+@functools.cache
+def split_driver(mesh: jax.sharding.Mesh) -> Driver:
+    """Return the driver of several devices: each has the whole of what the host reads.
+
+    XLA chooses that by itself today; where processes share the devices, a host can read nothing
+    else.
+    """
+    return driver_for(NamedSharding(mesh, PartitionSpec()))
+
+
+XLA = driver_for(None)

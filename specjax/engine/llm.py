@@ -21,6 +21,7 @@ from specjax.engine.progress import bar
 from specjax.engine.recorder import Recorder
 from specjax.engine.rows import Request
 from specjax.engine.text.tokenizer import Tokenizer
+from specjax.host.group import check_same
 
 
 class LLM:
@@ -212,7 +213,10 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
     ) -> list[tuple[Prompt, list[Request]]]:
-        """Return each prompt with its checked requests, one per sample."""
+        """Return each prompt with its checked requests, one per sample.
+
+        Raises ValueError as ``generate``, or if another process was given other requests.
+        """
         if sampling_params is None:
             sampling_params = self.core.default_params
         number, prompt_ids = self.num_requests, self.core.input_processor.prompt_ids
@@ -221,6 +225,8 @@ class LLM:
             for i, (prompt, params) in enumerate(pair(prompts, sampling_params))
         ]
         self.num_requests += len(batch)
+        wanted = [one._replace(grammar=None) for _, requests in batch for one in requests]
+        check_same({"requests": [str(one) for one in wanted]})
         return batch
 
     def _run(self, requests: list[Request], number: int, max_rounds: int) -> Iterator[Sample]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from specjax.engine.input_processor import Prompt
 from specjax.engine.request_state import RequestState
 from specjax.engine.rows import Request
+from specjax.host.group import is_first
 
 
 class Recorder:
@@ -34,7 +35,12 @@ class Recorder:
         times += [now] * (len(request_state.rounds) - len(times))
 
     def write(self) -> None:
-        """Write the event log, without rounds that a stop string cut off."""
+        """Write the event log, without rounds that a stop string cut off.
+
+        Of several processes the first writes it.
+        """
+        if not is_first():
+            return
         from specjax.traces.events import Event, write_trace  # its package imports scipy
 
         write_trace(

@@ -17,7 +17,7 @@ class Job(NamedTuple):
     """What every process that works on a folder must agree on."""
 
     version: str  # of specjax
-    model: str  # a fingerprint: ``fingerprint``
+    model: str  # ``weights.fingerprint``
     prompts: str  # the prompt file's SHA-256
     num_prompts: int
     shard_size: int
@@ -42,17 +42,6 @@ class Merged(NamedTuple):
     num_prompts: int
     num_completions: int
     sha256: str
-
-
-def fingerprint(folder: Path) -> str:
-    """Return a hash of a checkpoint's config and tokenizer, and of its weight files' sizes."""
-    found = hashlib.sha256()
-    for name in ("config.json", "generation_config.json", "tokenizer.json"):
-        path = folder / name
-        found.update(path.read_bytes() if path.is_file() else b"-")
-    for path in sorted(folder.glob("*.safetensors")):
-        found.update(f"{path.name} {path.stat().st_size}".encode())
-    return found.hexdigest()[:16]
 
 
 def open_folder(folder: Path, job: Job) -> None:

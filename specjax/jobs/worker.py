@@ -9,6 +9,7 @@ from specjax.engine.llm import LLM
 from specjax.engine.options.sampling_params import SamplingParams
 from specjax.engine.outputs import CompletionOutput, RequestOutput
 from specjax.host.compile_cache import enable_compile_cache
+from specjax.host.group import is_first
 from specjax.jobs.folder import write_shard
 from specjax.jobs.prompt_file import PromptFile, read_shard
 
@@ -56,7 +57,8 @@ class Worker:
             raise ValueError(
                 f"prompts {first} to {first + len(prompts) - 1} of {file.path}: {error}"
             ) from None
-        write_shard(self.setting.out, shard, rows(outputs, first))
+        if is_first():
+            write_shard(self.setting.out, shard, rows(outputs, first))
         tokens = sum(len(one.token_ids) for output in outputs for one in output.outputs)
         return Done(shard, len(prompts), tokens, time.monotonic() - start)
 

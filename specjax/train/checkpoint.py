@@ -8,6 +8,7 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
+from specjax.train.data_parallel import whole
 from specjax.train.loop import TrainState
 
 
@@ -55,7 +56,7 @@ def restore(
     step = manager.best_step() if best else manager.latest_step()
     if step is None:
         return None
-    placed = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    placed = whole()
 
     def describe(leaf):
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed)

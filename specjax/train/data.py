@@ -12,6 +12,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from specjax.host.files import write_atomically
+from specjax.host.group import is_first
 
 SKIPPED_FOLDERS = frozenset({"site-packages", "dist-packages", "__pycache__"})
 HELD_OUT_ONE_IN = 50
@@ -122,6 +123,7 @@ def load_corpus(documents: list[Document], tokenizer: Tokenizer, end: int, cache
         encode([d for d in documents if not d.held_out], tokenizer, end),
         encode([d for d in documents if d.held_out], tokenizer, end),
     )
-    with write_atomically(cache) as file:
-        np.savez(file, key=np.asarray(key), **corpus._asdict())
+    if is_first():
+        with write_atomically(cache) as file:
+            np.savez(file, key=np.asarray(key), **corpus._asdict())
     return corpus

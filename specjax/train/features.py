@@ -33,6 +33,7 @@ from specjax.models.build import build_target
 from specjax.models.config import ModelConfig
 from specjax.train.batches import crop, measure
 from specjax.train.data import fingerprint, load_corpus, read_documents
+from specjax.train.data_parallel import check_divides, replicate, rows, split
 from specjax.train.log import echo
 from specjax.train.loop import read_text
 from specjax.train.tokenizer import end_of_text, load_tokenizer
@@ -128,6 +129,7 @@ def open_source(config: SourceConfig, out: Path) -> Source:
     folder = resolve(config.target)
     facts, _ = read_config(folder, dtype="float32")
     check_target(config, facts)
+    check_divides(config.batch)
     echo(f"reading Python files of {config.source or 'the standard library'}")
     documents = read_documents(config.source)
     tokenizer = load_tokenizer(folder, facts.vocab_size)
@@ -135,8 +137,8 @@ def open_source(config: SourceConfig, out: Path) -> Source:
     out.mkdir(parents=True, exist_ok=True)
     corpus = load_corpus(documents, tokenizer, end_of_text(tokenizer), out / "corpus.npz")
     held_out = measure(corpus.held_out, config.batch, config.context, config.num_held_out)
-    target, params = build_target(facts, config.layers), load_params(folder, facts)
-    run = jax.jit(functools.partial(extract, target, config=config))
+    target, params = build_target(facts, config.layers), replicate(load_params(folder, facts))
+    run = jax.jit(functools.partial(extract, target, config=config), out_shardings=rows())
 
     def read(side: str, number: int) -> Features:
         if side == "held_out":
@@ -144,7 +146,7 @@ def open_source(config: SourceConfig, out: Path) -> Source:
         else:
             tokens = crop(corpus.train, config.seed, number, config.batch, config.context)
         key = jax.random.fold_in(jax.random.key(config.seed), 2 * number + SIDES.index(side))
-        return run(params, tokens, key)
+        return run(params, split(tokens), key)
 
     return Source(config, fingerprint(documents, tokenizer), read)
 
@@ -226,6 +228,6 @@ def open_shards(folder: Path) -> Source:
         )
 
     def read(side: str, number: int) -> Features:
-        return Features(**load_file(shard(folder, side, number)))
+        return split(Features(**load_file(shard(folder, side, number))))
 
     return Source(config, data, read)

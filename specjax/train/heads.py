@@ -13,8 +13,10 @@ from jaxtyping import Array, Float
 from specjax.bundled import resolve
 from specjax.core.sampling import FORBIDDEN
 from specjax.core.types import PyTree
+from specjax.host.group import is_first
 from specjax.models.build import HeadConfig, build_target
 from specjax.models.config import WITH_LAYERS, ModelConfig
+from specjax.train.data_parallel import check_divides, gather, replicate, whole
 from specjax.train.features import Features, Source, open_shards, open_source
 from specjax.train.head_init import Flat, first_weights
 from specjax.train.head_options import HeadTrainConfig, head_config
@@ -40,6 +42,7 @@ def train_head(config: HeadTrainConfig, shards: Path | None = None, *, resume: b
     weights. Raises ValueError before any long work for what does not go together.
     """
     out = Path(config.out)
+    check_divides(config.source.batch)
     run = read_run(out, config, resume)
     folder = resolve(config.source.target)
     facts, _ = read_config(folder, dtype="float32")
@@ -58,8 +61,9 @@ def train_head(config: HeadTrainConfig, shards: Path | None = None, *, resume: b
     make = functools.partial(make_work, config, head, facts, target, source, kept, first)
     steps = settle(config, run, source.data, make)
     best, loss = train(config, steps, make(steps))
-    save_head(out / "model", config.kind, head, best.params, kept)
-    draw_losses(out)
+    if is_first():
+        save_head(out / "model", config.kind, head, best.params, kept)
+        draw_losses(out)
     return Trained(out / "model", int(best.step), loss)
 
 
@@ -84,7 +88,9 @@ def frequent_tokens(head: HeadConfig, source: Source) -> np.ndarray | None:
     number = min(COUNTED, source.config.num_batches)
     counts = np.zeros(head.block.vocab_size, np.int64)
     for i in range(number):
-        counts += np.bincount(np.ravel(source.read("train", i).token_ids), minlength=len(counts))
+        counts += np.bincount(
+            gather(source.read("train", i).token_ids).ravel(), minlength=len(counts)
+        )
     kept = np.sort(np.argsort(-counts, kind="stable")[: head.draft_vocab_size])
     echo(f"the draft vocabulary covers {counts[kept].sum() / counts.sum():.1%} of the tokens")
     return kept
@@ -134,7 +140,8 @@ def make_work(
     steps: int,
 ) -> Work:
     """Return the run's compiled functions."""
-    vocab_rows = None if kept is None else rows_of(kept, facts.vocab_size)
+    target, everywhere = replicate(target), whole()
+    vocab_rows = None if kept is None else replicate(rows_of(kept, facts.vocab_size))
     unrolled = build_unrolled(head, config.unroll, config.source.layers)
     score = build_target(facts).logits
 
@@ -156,7 +163,8 @@ def make_work(
         return objective(own, target, batch), *means
 
     start, update = make_updates(config, steps, objective)
-    move, judge = jax.jit(update, donate_argnums=0), jax.jit(measure)
+    move = jax.jit(update, donate_argnums=0, out_shardings=everywhere)
+    judge = jax.jit(measure, out_shardings=everywhere)
     count = source.config.num_batches
 
     def measure_all(own: Flat) -> dict:
@@ -172,7 +180,7 @@ def make_work(
         }
 
     return Work(
-        init=jax.jit(lambda: start(first())),
+        init=jax.jit(lambda: start(first()), out_shardings=everywhere),
         update=lambda state, batch: move(state, target, batch),
         batch=lambda step: source.read("train", (config.first_batch + step) % count),
         measure=measure_all,

@@ -1,5 +1,6 @@
 """Train a language model on a folder of Python source, and export a transformers folder."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -9,6 +10,7 @@ from tokenizers import Tokenizer
 from specjax.bundled import resolve
 from specjax.core.types import PyTree, Target
 from specjax.host.files import write_json
+from specjax.host.group import is_first
 from specjax.models.build import build_target
 from specjax.train.batches import crop, measure
 from specjax.train.data import (
@@ -19,8 +21,9 @@ from specjax.train.data import (
     manifest,
     read_documents,
 )
+from specjax.train.data_parallel import check_divides, replicate, split, whole
 from specjax.train.log import draw_losses, echo
-from specjax.train.loop import Measure, make_step
+from specjax.train.loop import Measure, Tokens, make_step
 from specjax.train.options import TrainConfig, model_config
 from specjax.train.run import Trained, Work, read_run, settle, train
 from specjax.train.tokenizer import (
@@ -68,7 +71,7 @@ def load_teacher(config: TrainConfig) -> tuple[Target, PyTree] | tuple[None, Non
     return build_target(facts), load_params(resolve(config.teacher), facts)
 
 
-def held_out_loss(measure: Measure, batches: list[np.ndarray], params: PyTree) -> float:
+def held_out_loss(measure: Measure, batches: Sequence[Tokens], params: PyTree) -> float:
     """Return the mean cross-entropy on the fixed held-out batches, in nats per token."""
     return float(np.mean([float(measure(params, tokens)) for tokens in batches]))
 
@@ -76,13 +79,20 @@ def held_out_loss(measure: Measure, batches: list[np.ndarray], params: PyTree) -
 def make_work(config: TrainConfig, steps: int, corpus: Corpus) -> Work:
     """Return the run's compiled functions; the state is donated, so it is updated in place."""
     teacher, teacher_params = load_teacher(config)
-    step = make_step(config, steps, teacher)
-    update, score = jax.jit(step.update, donate_argnums=0), jax.jit(step.measure)
-    held_out = measure(corpus.held_out, config.batch, config.context, NUM_HELD_OUT_BATCHES)
+    step, everywhere = make_step(config, steps, teacher), whole()
+    update = jax.jit(step.update, donate_argnums=0, out_shardings=everywhere)
+    score = jax.jit(step.measure, out_shardings=everywhere)
+    teacher_params = replicate(teacher_params)
+    held_out = [
+        split(tokens)
+        for tokens in measure(corpus.held_out, config.batch, config.context, NUM_HELD_OUT_BATCHES)
+    ]
     return Work(
-        init=jax.jit(step.init),
+        init=jax.jit(step.init, out_shardings=everywhere),
         update=lambda state, tokens: update(state, teacher_params, tokens),
-        batch=lambda step: crop(corpus.train, config.seed, step, config.batch, config.context),
+        batch=lambda step: split(
+            crop(corpus.train, config.seed, step, config.batch, config.context)
+        ),
         measure=lambda params: {"held_out_loss": held_out_loss(score, held_out, params)},
         num_tokens=config.batch * config.context,
     )
@@ -96,6 +106,7 @@ def train_lm(config: TrainConfig, *, resume: bool = True) -> Trained:
     that does not fit its folder, text, tokenizer or teacher.
     """
     out = Path(config.out)
+    check_divides(config.batch)
     run = read_run(out, config, resume)
     load_teacher(config)  # refuses before the text is read
     echo(f"reading Python files of {config.source or 'the standard library'}")
@@ -106,11 +117,12 @@ def train_lm(config: TrainConfig, *, resume: bool = True) -> Trained:
     out.mkdir(parents=True, exist_ok=True)
     corpus = load_corpus(documents, tokenizer, end, out / "corpus.npz")
     steps = settle(config, run, data, lambda steps: make_work(config, steps, corpus))
-    write_json(out / "manifest.json", manifest(documents), indent=None)
     best, loss = train(config, steps, make_work(config, steps, corpus))
 
     folder = out / "model"
-    save_model(folder, model_config(config), best.params, end=end)
-    save_tokenizer(tokenizer, folder, config.max_position_embeddings)
-    draw_losses(out)
+    if is_first():
+        write_json(out / "manifest.json", manifest(documents), indent=None)
+        save_model(folder, model_config(config), best.params, end=end)
+        save_tokenizer(tokenizer, folder, config.max_position_embeddings)
+        draw_losses(out)
     return Trained(folder, int(best.step), loss)

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from specjax.host.files import write_atomically
+from specjax.host.group import is_first
 
 
 def echo(line: str) -> None:
@@ -49,8 +50,12 @@ def open_log(out: Path, resumed: int, steps: int) -> Iterator[Callable[[dict], N
     """Yield ``report(row)``; a row has step, loss, tokens_per_second, maybe held_out_loss.
 
     Rows go to out/loss.jsonl, with the seconds since this process began to train, and in
-    words to out/train.log and to the terminal's bar, or to stdout where it is no terminal.
+    words to out/train.log and to the terminal's bar, or to stdout where it is no terminal. Of
+    several processes the first writes.
     """
+    if not is_first():
+        yield lambda row: None
+        return
     rewind(out / "loss.jsonl", resumed)
     start = time.monotonic()
     columns = (

@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from specjax import __version__
 from specjax.core.types import PyTree
 from specjax.host.files import write_json
+from specjax.host.group import check_same, from_first, is_first
 from specjax.train import checkpoint
 from specjax.train.log import echo, open_log
 from specjax.train.loop import TrainState
@@ -46,11 +48,11 @@ def read_run(out: Path, config: RunConfig, resume: bool) -> dict | None:
     or any run when ``resume`` is False.
     """
     path = out / "run.json"
-    if not path.is_file():
+    run = from_first(lambda: json.loads(path.read_text()) if path.is_file() else None)
+    if run is None:
         return None
     if not resume:
         raise ValueError(f"{out} already holds a run; choose another folder or resume")
-    run = json.loads(path.read_text())
     changed = differences(run["config"], config)
     if changed:
         raise ValueError(f"{out} holds a run of another configuration ({'; '.join(changed)})")
@@ -78,15 +80,19 @@ def settle(config: RunConfig, run: dict | None, data: str, make_work: Callable[[
 
     Raises ValueError when the run began on other data.
     """
+    own = {k: v for k, v in asdict(config).items() if k != "out"}
+    check_same({"version of specjax": __version__, "configuration": own, "training text": data})
     if run is not None:
         if run["data"] != data:
             raise ValueError(f"{config.out} holds a run on other data than this")
         return run["steps"]
     steps = config.steps
     if steps is None:
-        steps = affordable_steps(config, make_work(1000), config.minutes or 0.0)
+        found = affordable_steps(config, make_work(1000), config.minutes or 0.0)
+        steps = int(from_first(lambda: found))
     run = {"config": asdict(config), "steps": steps, "data": data}
-    write_json(Path(config.out) / "run.json", run)
+    if is_first():
+        write_json(Path(config.out) / "run.json", run)
     return steps
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from specjax import LLM, SamplingParams
 from specjax.bundled import prompts
-from specjax.engine import driver
+from specjax.engine.driver import XLA
 from tests.checkpoints.shallow import shallow_target
 
 PROMPTS = [entry["turns"][0] for entry in prompts()]
@@ -225,10 +225,10 @@ def test_no_new_program_for_another_prompt_of_the_same_size():
     """Law 8 through the interface: other words, seeds and lengths in the same bucket."""
     llm = LLM("bundled:draft", speculative_config=CONFIGS["ngram"], max_num_seqs=4)
     llm.generate({"prompt_token_ids": [9] * 20}, SamplingParams(max_tokens=20, seed=0))
-    before = (driver.prefill._cache_size(), driver.generate._cache_size())
+    before = (XLA.prefill._cache_size(), XLA.generate._cache_size())
     for n in (17, 25, 30):
         llm.generate({"prompt_token_ids": [n] * n}, SamplingParams(max_tokens=40 - n, seed=n))
-    assert (driver.prefill._cache_size(), driver.generate._cache_size()) == before
+    assert (XLA.prefill._cache_size(), XLA.generate._cache_size()) == before
 
 
 @pytest.mark.parametrize(

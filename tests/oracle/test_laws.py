@@ -66,7 +66,7 @@ def ours(case: str) -> tuple[list[int], list[Counter], float]:
     shape = rows.layout([request], llm.core.engine.target.vocab_size, K)
     engine, texts, drafted = llm.core.engine._replace(window=CAPACITY), [], 0
     one = driver.init_state(engine, llm.core.params, *rows.row(request, shape, CAPACITY))
-    one, _, _ = driver.prefill(engine, llm.core.params, one, 0, len(prompt) - 1)
+    one, _, _ = driver.XLA.prefill(engine, llm.core.params, one, 0, len(prompt) - 1)
     for batch in range(-(-NUM_DRAWS // BATCH)):
         keys = jax.random.split(row_key(batch), BATCH)
         state = jax.tree.map(lambda leaf: jnp.repeat(leaf, BATCH, axis=0), one)._replace(keys=keys)

@@ -1,0 +1,1 @@
+"""``python -m specjax.launch --nproc N -- COMMAND``: several processes of one host, as one."""
