@@ -25,7 +25,7 @@ KINDS = {  # what each kind of job must hold, and what it may hold
     "suffix": (("worlds",), ()),
 }
 METHODS = (
-    *("ngram", "draft_model", "suffix", "eagle", "eagle3", "medusa", "mtp"),
+    *("ngram", "draft_model", "suffix", "eagle", "eagle3", "medusa", "mtp", "dflash"),
     *("custom_class", "extract_hidden_states"),
 )
 TABLE_DRAFTS = {"method": "custom_class", "model": "table_drafts.TableDrafts"}

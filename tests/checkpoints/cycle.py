@@ -19,6 +19,7 @@ DEEPSEEK = targets.DEEPSEEK | {"num_hidden_layers": 2, "first_k_dense_replace": 
 DEEPSEEK_EXPERTS = DEEPSEEK | targets.EXPERTS
 # How loud the noise is, tuned so that acceptance is partial under every method.
 GAINS = {"target": 0.13, "llama": 0.18, "draft": 0.18, "mimo": 0.18, "deepseek": 0.18, "head": 0.15}
+GAINS["pard"] = GAINS["draft"]
 GAINS["deepseek_experts"] = 0.12
 
 
@@ -46,6 +47,21 @@ def build(folder: Path, seed: int = 0) -> dict[str, Path]:
         "eagle": (heads.EAGLE, head("eagle", heads.eagle)),
         "eagle3": (heads.EAGLE3_LLAMA, head("eagle3", heads.eagle3, heads.EAGLE3_LLAMA)),
         "eagle3_reduced": (heads.EAGLE3_QWEN3, head("reduced", heads.eagle3, heads.EAGLE3_QWEN3)),
+        "peagle": (heads.PEAGLE, head("peagle", heads.peagle)),
+        "dflash": (heads.DFLASH, head("dflash", heads.dflash, heads.DFLASH)),
+        "dflash_causal": (
+            heads.DFLASH_CAUSAL,
+            head("dflash", heads.dflash, heads.DFLASH_CAUSAL),
+        ),
+        "dflash_sliding": (
+            heads.DFLASH_SLIDING,
+            head("dflash", heads.dflash, heads.DFLASH_SLIDING),
+        ),
+        "dflash_reduced": (
+            heads.DFLASH_REDUCED,
+            head("dflash", heads.dflash, heads.DFLASH_REDUCED),
+        ),
+        "pard": (DRAFT | {"pard_token": 7}, decoder("pard", DRAFT)),
         "medusa": (heads.MEDUSA, head("medusa", heads.medusa)),
         "medusa_original": (
             heads.MEDUSA | {"medusa_fc_bias": True},

@@ -44,6 +44,22 @@ EAGLE3_QWEN3 = (
         "norm_before_residual": True,
     }
 )
+PEAGLE = EAGLE3_LLAMA | {"mask_token_id": 5}
+DFLASH_BLOCK, DFLASH_MASK = 2, 9  # drafts per round, and the mask's id
+DFLASH: dict[str, Any] = QWEN3 | {
+    "architectures": ["DFlashDraftModel"],
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 2,
+    "dflash_config": {"mask_token_id": DFLASH_MASK, "target_layer_ids": [1, 3, 6]},
+}
+DFLASH_CAUSAL = DFLASH | {"dflash_config": DFLASH["dflash_config"] | {"causal": True}}
+DFLASH_SLIDING = DFLASH | {
+    "layer_types": ["sliding_attention"] * 2,
+    "sliding_window": 8,
+    "use_sliding_window": True,
+    "max_window_layers": 0,
+}
+DFLASH_REDUCED = DFLASH | {"draft_vocab_size": DRAFT_VOCAB}
 MEDUSA: dict[str, Any] = {
     "architectures": ["MedusaModel"],
     "model_type": "medusa",
@@ -63,6 +79,13 @@ def eagle(rng: np.random.Generator, language: Language, gain: float) -> Weights:
         "layers.0.post_attention_layernorm.weight": norm(rng, HIDDEN),
         **prefixed("layers.0.", block),
     }
+
+
+def reduced(rng: np.random.Generator, size: int) -> tuple[np.ndarray, Weights]:
+    """Draw the tokens of a drafter's own vocabulary, and the maps that say so if some lack."""
+    kept = np.sort(rng.permutation(VOCAB)[:size])
+    maps = {"d2t": kept - np.arange(len(kept)), "t2d": np.isin(np.arange(VOCAB), kept)}
+    return kept, maps if size < VOCAB else {}  # vLLM refuses a d2t that maps nothing
 
 
 def eagle3(
@@ -91,15 +114,62 @@ def eagle3(
     if config["model_type"] == "qwen3":
         block["self_attn.q_norm.weight"] = norm(rng, HEAD_DIM, SHARPNESS)
         block["self_attn.k_norm.weight"] = norm(rng, HEAD_DIM, SHARPNESS)
-    kept = np.sort(rng.permutation(VOCAB)[: config["draft_vocab_size"]])
-    maps = {"d2t": kept - np.arange(len(kept)), "t2d": np.isin(np.arange(VOCAB), kept)}
+    kept, maps = reduced(rng, config["draft_vocab_size"])
     return {
         "fc.weight": np.tile(np.eye(HIDDEN), TAPS) / TAPS,
         **prefixed("midlayer.", block),
         "norm.weight": norm(rng, HIDDEN, STREAM_SCALE),
         "lm_head.weight": language.head()[kept],
-        **(maps if len(kept) < VOCAB else {}),  # vLLM refuses a d2t that maps nothing
+        **maps,
     }
+
+
+def peagle(rng: np.random.Generator, language: Language, gain: float) -> Weights:
+    """Draw a P-EAGLE head: EAGLE-3's, and what a mask reads of the target."""
+    masked = 0.5 * rng.standard_normal((1, 1, TAPS * HIDDEN))
+    return eagle3(rng, language, gain, PEAGLE) | {"mask_hidden": masked}
+
+
+def dflash(
+    rng: np.random.Generator, language: Language, gain: float, config: dict[str, Any]
+) -> Weights:
+    """Draw a DFlash head (arXiv:2602.06036) for blocks of two drafts.
+
+    The row of draft j, at its own position, looks three places back: both rows then read the stream
+    of a token three steps before theirs, and the LM head is that of three steps. The second layer
+    is noise, with other norms.
+    """
+    query, key = (np.zeros((HIDDEN, HIDDEN)) for _ in range(2))
+    query[:, 0], key[:, 0] = (np.tile(v, 2) / ANCHOR for v in look_back(DFLASH_BLOCK + 1))
+    looks = {
+        "self_attn.q_proj.weight": query,
+        "self_attn.k_proj.weight": key,
+        "self_attn.v_proj.weight": np.eye(HIDDEN),
+        "self_attn.o_proj.weight": STREAM_SCALE * np.eye(HIDDEN),
+        "self_attn.q_norm.weight": norm(rng, HEAD_DIM, SHARPNESS),
+        "self_attn.k_norm.weight": norm(rng, HEAD_DIM, SHARPNESS),
+    }
+    rest = {f"self_attn.{part}_proj.weight": noise(rng, HIDDEN, HIDDEN) for part in "qkv"}
+    rest["self_attn.o_proj.weight"] = noise(rng, HIDDEN, HIDDEN, gain)
+    rest |= {f"self_attn.{part}_norm.weight": norm(rng, HEAD_DIM) for part in "qk"}
+    embed = language.embed.copy()
+    embed[DFLASH_MASK, 1:] = 0.0  # a mask says only that it is there
+    weights = {
+        "fc.weight": np.tile(np.eye(HIDDEN), TAPS) / TAPS,
+        "hidden_norm.weight": norm(rng, HIDDEN),
+        "norm.weight": norm(rng, HIDDEN, STREAM_SCALE),
+        "embed_tokens.weight": embed,
+        "lm_head.weight": language.head(DFLASH_BLOCK + 1),
+    }
+    if "draft_vocab_size" in config:
+        kept, maps = reduced(rng, config["draft_vocab_size"])
+        weights |= {"lm_head.weight": weights["lm_head.weight"][kept], **maps}
+    for i, one in enumerate((looks, rest)):
+        norms = {
+            f"{part}_layernorm.weight": norm(rng, HIDDEN) for part in ("input", "post_attention")
+        }
+        weights |= prefixed(f"layers.{i}.", one | norms | mlp(rng, gain / 2))
+    return weights
 
 
 def medusa(rng: np.random.Generator, language: Language, gain: float) -> Weights:

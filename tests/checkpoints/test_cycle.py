@@ -23,6 +23,12 @@ ARCHITECTURES = {  # name: (architecture, model_type, layers, tensors)
     "eagle": ("LlamaForCausalLM", "llama", 1, 9),
     "eagle3": ("LlamaForCausalLMEagle3", "llama", 1, 13),
     "eagle3_reduced": ("Eagle3Qwen3ForCausalLM", "qwen3", 1, 17),
+    "peagle": ("LlamaForCausalLMEagle3", "llama", 1, 14),
+    "dflash": ("DFlashDraftModel", "qwen3", 2, 27),
+    "dflash_causal": ("DFlashDraftModel", "qwen3", 2, 27),
+    "dflash_sliding": ("DFlashDraftModel", "qwen3", 2, 27),
+    "dflash_reduced": ("DFlashDraftModel", "qwen3", 2, 29),
+    "pard": ("Qwen3ForCausalLM", "qwen3", 2, 25),
     "medusa": ("MedusaModel", "medusa", 1, 6),
     "medusa_original": ("MedusaModel", "medusa", 1, 9),
     "mimo": ("MiMoForCausalLM", "qwen2", 3, 55),
@@ -43,6 +49,9 @@ TENSORS = [  # checkpoint, name, shape
     ("eagle3_reduced", "lm_head.weight", (224, 64)),
     ("eagle3_reduced", "d2t", (224,)),
     ("eagle3_reduced", "t2d", (256,)),
+    ("peagle", "mask_hidden", (1, 1, 192)),
+    ("dflash", "layers.1.self_attn.k_norm.weight", (32,)),
+    ("dflash_reduced", "lm_head.weight", (224, 64)),
     ("medusa", "blocks.2.layers.0.weight", (64, 64)),
     ("medusa", "lm_heads.2.weight", (256, 64)),
     ("medusa_original", "2.0.linear.weight", (64, 64)),
@@ -103,7 +112,7 @@ def test_a_seed_gives_the_same_bytes_every_time(built, tmp_path):
 
 def test_all_together_are_a_few_megabytes(built):
     files = [file for folder in built.values() for file in folder.iterdir()]
-    assert sum(file.stat().st_size for file in files) < 7.5e6
+    assert sum(file.stat().st_size for file in files) < 1e7
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

@@ -9,6 +9,7 @@ import pytest
 from specjax.bundled import BUNDLED
 from specjax.oracle.ask import ask
 from specjax.oracle.environment import OracleMissing
+from specjax.weights.convert_head import convert_head
 from tests.checkpoints.cycle import build
 from tests.checkpoints.foreign import foreign_draft
 from tests.oracle import recordings
@@ -20,6 +21,9 @@ LIVE = pytest.param("live", marks=pytest.mark.oracle)
 def checkpoints(tmp_path_factory) -> dict[str, Path]:
     """Name every checkpoint that vLLM is asked about: shipped, cycle and foreign."""
     cycle = build(tmp_path_factory.mktemp("cycle"))
+    for kind, method in (("eagle3", "eagle3"), ("peagle", "eagle3"), ("dflash", "dflash")):
+        folder = cycle[kind].parent / f"{kind}_speculators"
+        cycle[folder.name] = convert_head(cycle[kind], folder, "speculators", method, None, 3)
     foreign = {"foreign": foreign_draft(tmp_path_factory.mktemp("foreign"))}
     return BUNDLED | foreign | {f"cycle/{name}": folder for name, folder in cycle.items()}
 

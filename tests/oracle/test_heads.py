@@ -15,12 +15,22 @@ METHODS = {  # name: (target, method, head's checkpoint, K)
     "eagle_llama": ("llama", "eagle", "eagle", K),
     "eagle3": ("target", "eagle3", "eagle3", K),
     "eagle3_reduced": ("target", "eagle3", "eagle3_reduced", K),
+    "eagle3_speculators": ("target", "eagle3", "eagle3_speculators", K),
+    "peagle_speculators": ("target", "eagle3", "peagle_speculators", 2),
+    "dflash_speculators": ("target", "dflash", "dflash_speculators", 2),
+    "peagle": ("target", "eagle3", "peagle", 2),
+    "dflash": ("target", "dflash", "dflash", 2),
+    "dflash_causal": ("target", "dflash", "dflash_causal", 2),
+    "dflash_sliding": ("target", "dflash", "dflash_sliding", 2),
+    "dflash_reduced": ("target", "dflash", "dflash_reduced", 2),
+    "pard": ("target", "draft_model", "pard", 2),
     "medusa": ("target", "medusa", "medusa", K),
     "medusa_original": ("target", "medusa", "medusa_original", K),
     "mimo": ("mimo", "mtp", None, 1),
     "deepseek": ("deepseek", "mtp", None, K),
     "deepseek_experts": ("deepseek_experts", "mtp", None, K),
 }
+AT_ONCE = ("peagle", "peagle_speculators", "pard")
 
 
 def job(target: str, config: dict | None) -> dict:
@@ -43,6 +53,8 @@ def speculative_config(name: str) -> dict:
     """Return vLLM's options for a method."""
     _, method, head, depth = METHODS[name]
     config = {"method": method, "num_speculative_tokens": depth}
+    if name in AT_ONCE:
+        config["parallel_drafting"] = True
     return config if head is None else {**config, "model": f"cycle/{head}"}
 
 
@@ -64,7 +76,7 @@ def test_vllm_loads_the_head_and_accepts_some_of_its_drafts(name, vllm, compared
         assert one["token_ids"] == other["token_ids"]
     counters = count(spoken, depth)
     assert counters.acceptance_rate is not None
-    assert 0.25 < counters.acceptance_rate < 0.95
+    assert 0.2 < counters.acceptance_rate < 0.95
     compared(
         f"cycle checkpoint, {name}",
         "vLLM without speculation",
@@ -101,4 +113,23 @@ def test_specjax_says_and_drafts_the_same(name, vllm, checkpoints, compared):
         "vLLM's",
         f"{number} drafts",
         "equal",
+    )
+
+
+def test_stock_vllm_norms_the_keys_of_every_dflash_layer_with_the_firsts_weight(vllm, compared):
+    asked = job("target", speculative_config("dflash"))
+    repaired = vllm("cycle_dflash", asked)
+    stock = vllm("cycle_dflash_stock", {**asked, "repairs": False})
+    texts = [[one["token_ids"] for one in answer["outputs"]] for answer in (repaired, stock)]
+    assert texts[0] == texts[1]
+    drafts = [
+        {(i, at): draft for i, rounds in enumerate(answer["rounds"]) for at, draft in rounds}
+        for answer in (repaired, stock)
+    ]
+    both = drafts[0].keys() & drafts[1].keys()
+    differ = sum(drafts[0][place] != drafts[1][place] for place in both)
+    assert differ > 10
+    result = f"{differ} of {len(both)} differ; the text is the same"
+    compared(
+        "DFlash's drafts without the repair of its keys", "vLLM repaired", "20 prompts", result
     )

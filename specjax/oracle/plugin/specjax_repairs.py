@@ -14,6 +14,7 @@ REPAIRS = {
     "empty_top_k": "top_k survives a step in which nobody drafts",
     "pin_memory": "pinned memory is not asked for where there is no CUDA",
     "event_query": "a copy on the CPU counts as finished",
+    "dflash_keys": "DFlash's keys of every layer are normed with that layer's weight",
 }
 
 
@@ -26,6 +27,7 @@ def repair() -> None:
     repair_empty_top_k()
     repair_pin_memory()
     repair_event_query()
+    repair_dflash_keys()
     APPLIED.update(REPAIRS)
 
 
@@ -97,3 +99,18 @@ def repair_event_query() -> None:
     from vllm.v1.worker.cpu import shm
 
     shm._EventPlaceholder.query = lambda self: True
+
+
+def repair_dflash_keys() -> None:
+    """Norm the keys [M, P, g, d] of the text with each layer's own weight [d].
+
+    The CPU's kernel takes a weight of one dimension: given [M, d] it norms all M layers with the
+    first one's. Drafts get worse, texts stay.
+    """
+    from vllm.model_executor.models import qwen3_dflash
+
+    def normalize(self, keys: torch.Tensor) -> torch.Tensor:
+        scale = torch.rsqrt(keys.float().pow(2).mean(-1, keepdim=True) + self._rms_norm_eps)
+        return (keys * scale).to(keys.dtype) * self._k_norm_weights[:, None, None]
+
+    qwen3_dflash.DFlashQwen3Model._normalize_context_k = normalize
