@@ -30,6 +30,7 @@ PROMPTS = [json.loads(line) for line in (BUNDLED / "prompts.jsonl").read_text().
 FOLDERS = ["target", "draft"]
 # Of a head's first drafts; 0.3 is promised, and here they were 0.69, 0.74, 0.86, 0.33 and 0.41.
 LEAST_AGREED = {"eagle": 0.6, "eagle3": 0.65, "mtp": 0.75, "medusa": 0.3, "mlp_speculator": 0.35}
+LEAST_AGREED["dflash"] = 0.6
 CONTEXT, OWN = 128, 32  # tokens of each prompt, and of what the target says next
 # Frozen. Other weights mean: record every golden file (make oracle-record), every head and
 # every figure anew, in the same commit.
@@ -40,6 +41,7 @@ SHA256 = {
     "eagle3": "2a568a3785dfa6eb914922e3d05e3f116c9485a9197961528a4b2ab2de6339ee",
     "mtp": "2ecda6173421d0f63228dff3c0b67f0afebb71c1511681dcae69f8b414286ca8",
     "medusa": "28b49b8dba6a41b850f5fc292fb17a33ba0cbd9f2d461f45e660991d9fb9def9",
+    "dflash": "96ec81ec0fad965587640708e795a175c9333499cce06bca65ce6fa1e90cb002",
     "mlp_speculator": "60d3d0157b096a300783b2b23454aba1f9a445a12ed70deab38056f8c3364463",
 }
 FILES = {
@@ -146,7 +148,7 @@ def test_the_weights_are_the_frozen_ones_and_the_card_names_them(name):
 def test_heads_that_ship_are_whole_and_together_they_are_small():
     files = [path for name in HEADS for path in (BUNDLED / name).iterdir()]
     assert all({path.name for path in (BUNDLED / name).iterdir()} == HEAD_FILES for name in HEADS)
-    assert sum(path.stat().st_size for path in files) <= 24_000_000
+    assert sum(path.stat().st_size for path in files) <= 28_000_000
     assert all(BUNDLED_NAMES[f"bundled:{name}"] == BUNDLED / name for name in HEADS)
 
 
