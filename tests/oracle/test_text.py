@@ -22,7 +22,12 @@ FEW = range(80, 129)  # tokens of a prompt: read by one program; of these, every
 GREEDY = {"temperature": 0.0, "max_tokens": NUM_TOKENS, "ignore_eos": True}
 TOLERANCE = 1e-4  # of logits, relative to the largest
 NGRAM = {"method": "ngram", "prompt_lookup_max": 3, "prompt_lookup_min": 1}
-VLLM_HEADS = ("eagle", "eagle3", "medusa", "dflash")  # it has no mlp_speculator, no MTP layer for Qwen3
+VLLM_HEADS = (
+    "eagle",
+    "eagle3",
+    "medusa",
+    "dflash",
+)  # it has no mlp_speculator, no MTP layer for Qwen3
 SUFFIX = {"method": "suffix", "suffix_decoding_max_cached_requests": 0}
 DRAFT = {"method": "draft_model", "model": "bundled:draft"}
 HEADS = {n: {"method": n, "model": f"bundled:{n}"} for n in VLLM_HEADS if n in SHIPPED_HEADS}
