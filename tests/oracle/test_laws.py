@@ -70,7 +70,7 @@ def ours(case: str) -> tuple[list[int], list[Counter], float]:
     for batch in range(-(-NUM_DRAWS // BATCH)):
         keys = jax.random.split(row_key(batch), BATCH)
         state = jax.tree.map(lambda leaf: jnp.repeat(leaf, BATCH, axis=0), one)._replace(keys=keys)
-        state, _, _ = driver.prefill(engine, llm.core.params, state, len(prompt) - 1, 1)
+        state, _, _ = driver.XLA.prefill(engine, llm.core.params, state, len(prompt) - 1, 1)
         state, infos, _ = driver.XLA.generate(engine, llm.core.params, state, 8, 1, 8)
         texts += state.text.tokens[:, len(prompt) : limit].tolist()
         drafted += int((infos.num_drafted[0] > 0).sum())
