@@ -56,7 +56,7 @@ from specjax.core.metrics import SpecDecodeCounters
 from specjax.readers.anything import read_log_file
 from specjax.traces import Event, fit_mixture, to_trace
 from specjax.traces.gain import find_gain
-from specjax.viz.acceptance_by_position import acceptance_by_position
+from specjax.viz.acceptance_by_position import Drafts, acceptance_by_position
 
 served = read_log_file(str(SERVER_LOG))  # your server's: vLLM, vllm-ascend, SGLang or specjax
 gain = find_gain(served)
@@ -158,7 +158,10 @@ KINDS = np.array([0.9, 0.3])
 mixed = jnp.asarray(np.repeat(KINDS, NUM_REQUESTS // 2), jnp.float32)
 trace = np.asarray(accept(jax.random.key(1), mixed, NUM_STEPS, K)).ravel()
 counters = SpecDecodeCounters.zeros(K).add([K] * trace.size, trace.tolist())
-data, axes = acceptance_by_position(counters.num_accepted_tokens_per_pos, counters.num_drafts)
+drafts = Drafts(trace, np.repeat(np.arange(NUM_REQUESTS), NUM_STEPS))
+data, axes = acceptance_by_position(
+    counters.num_accepted_tokens_per_pos, counters.num_drafts, drafts=drafts
+)
 
 powers = KINDS[:, None] ** np.arange(K + 1)
 marginal = powers.mean(axis=0)  # exact
@@ -385,7 +388,10 @@ for method in ("draft_model", "ngram"):
         assert true_length < seen.length
 
 figure_data, axes = acceptance_by_position(
-    per_pos, accepted.size, title="vLLM 0.32.0, n-gram drafts, 100 prompts"
+    per_pos,
+    accepted.size,
+    drafts=Drafts(accepted, request),
+    title="vLLM 0.32.0, n-gram drafts, 100 prompts",
 )
 first, *_, last = figure_data.conditional.estimate
 assert first < figure_data.alpha < last

@@ -60,7 +60,7 @@ from specjax.train.head_options import HeadTrainConfig, head_config
 from specjax.train.heads import first_weights, loss_of
 from specjax.train.losses import overlap
 from specjax.train.unrolled import build_unrolled
-from specjax.viz.acceptance_by_position import acceptance_by_position
+from specjax.viz.acceptance_by_position import Drafts, acceptance_by_position
 from specjax.weights.heads import assemble
 from specjax.weights.hf_config import read_config
 from specjax.weights.load import load_params
@@ -195,11 +195,14 @@ with tempfile.TemporaryDirectory() as scratch:
     save_head(Path(scratch), "eagle", eagle[0], eagle[1])
     config = {"method": "eagle", "model": scratch, "num_speculative_tokens": K}
     llm = LLM(speculative_config=config, max_num_seqs=len(texts), max_model_len=256)
-    llm.generate(texts, SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True))
+    outputs = llm.generate(texts, SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True))
 counted = llm.counters
+rounds = [one.outputs[0].spec_decode_metrics.per_step_accepted for one in outputs]
+drafts = Drafts(np.concatenate(rounds), np.repeat(np.arange(len(rounds)), list(map(len, rounds))))
 data, axes = acceptance_by_position(
     counted.num_accepted_tokens_per_pos,
     counted.num_drafts,
+    drafts=drafts,
     title=f"EAGLE after {STEPS} steps of training, {counted.num_drafts} drafts",
 )
 print(f"{data.tokens_per_step:.2f} tokens per round")

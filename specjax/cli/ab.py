@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from specjax.ab import arms as arming
     from specjax.ab import run as running
+    from specjax.ab.findings import Findings
     from specjax.ab.records import Log
-    from specjax.ab.report import Findings
 
 SECTION = "ab"  # of a README
 ab = typer.Typer(help="Compare engines and servers on the same prompts.", no_args_is_help=True)
@@ -175,6 +175,10 @@ def warn(specs: "Sequence[arming.Spec]", plan: "running.Plan") -> None:
 def replay(
     log: Annotated[Path, typer.Argument(help="log.jsonl of a run.")],
     out: Annotated[Path | None, typer.Option(help="Folder for the reports.")] = None,
+    base: Annotated[
+        list[str] | None,
+        typer.Option(help="Label of an arm that others are compared with; may be repeated."),
+    ] = None,
     image: Annotated[
         Path | None, typer.Option("--picture", help="Save the picture of the gains here.")
     ] = None,
@@ -182,16 +186,21 @@ def replay(
         Path | None, typer.Option(help="A Markdown file: rewrite its section 'ab'.")
     ] = None,
 ) -> None:
-    """Compute everything again from a log, offline."""
+    """Compute everything again from a log, offline.
+
+    An arm is compared with the last --base of its kind before it in the order of the run, and
+    with the first --base. Without any, the bases are the first arm and each engine's plain arm.
+    """
+    from specjax.ab.figures import pictures
     from specjax.ab.records import read_log
-    from specjax.ab.report import markdown, pictures
+    from specjax.ab.tables import markdown
     from specjax.viz.figure import check_picture, save_figure
 
     if image is not None:
         check_picture(image)
     if readme is not None:
         around_section(readme, SECTION)
-    found = report(read_log(log), out)
+    found = report(read_log(log), out, base or ())
     if image is not None:
         first = next(pictures(found), None)
         if first is None:
@@ -199,7 +208,7 @@ def replay(
         save_figure(first, image)
         typer.echo(f"wrote {image}")
     if readme is not None:
-        shown = picture("gains over the base", image, readme)
+        shown = picture("gains over each arm's base", image, readme)
         replace_section(readme, SECTION, [*markdown(found), *shown])
 
 
@@ -245,13 +254,15 @@ def plan(
         typer.echo(f"wrote {path}")
 
 
-def report(log: "Log", out: Path | None) -> "Findings":
+def report(log: "Log", out: Path | None, bases: "Sequence[str]" = ()) -> "Findings":
     """Print a log's results, write the reports to ``out``, and return the results."""
     from rich.console import Console
 
-    from specjax.ab.report import find, sentences, table, write_reports
+    from specjax.ab.findings import find
+    from specjax.ab.report import sentences, write_reports
+    from specjax.ab.tables import table
 
-    found = find(log)
+    found = find(log, bases)
     console = Console()
     console.width = max(console.width, 160) if not console.is_terminal else console.width
     console.print(table(found))

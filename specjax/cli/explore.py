@@ -62,17 +62,18 @@ def runs_of_log(file: Path) -> "list[Run]":
 
     Raises ValueError if no arm drafted.
     """
+    from specjax.ab.bases import choose_bases
     from specjax.ab.compare import by_load
     from specjax.ab.records import read_log
 
     log = read_log(file)
     kinds = {one["label"]: one["kind"] for one in log.manifest["arms"]}
-    drafts = {one["label"]: one["config"] is not None for one in log.manifest["arms"]}
+    bases = choose_bases(log.manifest["arms"]).own
     runs: list[Run] = []
     for (dataset, concurrency), arms in by_load(log.units).items():
         for label, units in arms.items():
-            plain = [one for one in arms if kinds[one] == kinds[label] and not drafts[one]]
-            base = arms[plain[0]] if plain and plain[0] != label else None
+            own = bases[label]
+            base = arms.get(own) if own != label and kinds[own] == kinds[label] else None
             load = f"{concurrency} at a time" if concurrency else "open loop"
             runs += run_of_arm(f"{label}, {dataset}, {load}", units, base)
     if not runs:
@@ -91,7 +92,7 @@ def run_of_arm(
     from specjax import theory
     from specjax.ab.compare import compare
     from specjax.ab.measures import measure
-    from specjax.ab.report import explained
+    from specjax.ab.prediction import explained
     from specjax.viz.explorer import Run
 
     found = measure(units)

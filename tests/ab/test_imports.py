@@ -7,10 +7,10 @@ import sqlite3
 import numpy as np
 import pytest
 
+from specjax.ab.findings import find
 from specjax.ab.imports import import_results
 from specjax.ab.measures import measure
 from specjax.ab.records import append, read_log, start_log
-from specjax.ab.report import find
 
 STORE = "CREATE TABLE numpy_store (id INTEGER PRIMARY KEY AUTOINCREMENT, arr_blob BLOB NOT NULL)"
 

@@ -5,7 +5,7 @@ import pytest
 
 from specjax import theory
 from specjax.theory.published import SUFFIX_BENCHMARK
-from specjax.viz.acceptance_by_position import acceptance_by_position
+from specjax.viz.acceptance_by_position import Drafts, acceptance_by_position
 from specjax.viz.gain_by_concurrency import gain_by_concurrency
 from specjax.viz.roofline import roofline
 from specjax.viz.speedup_surface import speedup_surface
@@ -39,19 +39,34 @@ def test_a_draft_as_dear_as_the_target_never_pays(tmp_path):
     save(ax, tmp_path / "never.png")
 
 
-def test_positions_have_intervals_and_the_alpha_that_would_explain_them(tmp_path):
-    data, ax = acceptance_by_position([80, 40, 0, 0], 100)
+def test_positions_have_intervals_over_requests_and_the_alpha_that_would_explain_them(tmp_path):
+    accepted = np.repeat([0, 1, 2], [20, 40, 40])  # easy requests last, hard ones first
+    drafts = Drafts(accepted, np.repeat(np.arange(10), 10))
+    data, ax = acceptance_by_position([80, 40, 0, 0], 100, drafts=drafts)
     np.testing.assert_allclose(data.marginal.estimate, [0.8, 0.4, 0, 0])
     np.testing.assert_allclose(data.conditional.estimate, [0.8, 0.5, 0, np.nan])
     assert (data.marginal.low <= data.marginal.estimate).all()
     assert data.tokens_per_step == pytest.approx(2.2)
     assert theory.tokens_per_step(data.alpha, 4) == pytest.approx(2.2)
     np.testing.assert_allclose(data.expected, data.alpha ** np.arange(1, 5))
-    widths = data.conditional.high - data.conditional.low
-    assert widths[1] > widths[0]  # fewer drafts got there
+    widths = data.marginal.high - data.marginal.low
+    independent = theory.acceptance_ci(40, 100)
+    assert widths[1] > 2 * (independent.high - independent.low)
     assert len(ax.containers) == 2
     assert "2.20 tokens per step" in " ".join(t.get_text() for t in ax.get_legend().get_texts())
+    assert "over requests" in ax.get_ylabel()
     save(ax, tmp_path / "positions.png")
+
+
+def test_counters_alone_have_no_interval(tmp_path):
+    data, ax = acceptance_by_position([80, 40, 0, 0], 100)
+    np.testing.assert_allclose(data.marginal.estimate, [0.8, 0.4, 0, 0])
+    assert np.isnan(data.marginal.low).all()
+    assert np.isnan(data.conditional.high).all()
+    assert "no intervals" in ax.get_ylabel()
+    save(ax, tmp_path / "counters.png")
+    with pytest.raises(ValueError, match="drafts must be those counted"):
+        acceptance_by_position([80, 40], 100, drafts=Drafts(np.ones(100, int), np.arange(100)))
 
 
 def test_the_roofline_is_flat_up_to_its_knee(tmp_path):
