@@ -67,6 +67,7 @@ SLOW: tuple[str, ...] = (
     "tests/server/test_poison.py::test_poison_fails_the_request_and_not_the_server",
     "tests/server/test_process.py::test_the_guides_words_start_it_and_a_signal_drains_it",
     "tests/server/test_process.py::test_two_signals_stop_it_and_only_its_owner_may_reach_its_socket",
+    "tests/server/test_timeouts.py::test_a_stream_that_has_begun_ends_cleanly",
     "tests/simulate/test_calibrate.py::test_the_simulated_gain_falls_with_concurrency_in_all_six_datasets",
     "tests/simulate/test_chain.py::test_plain_python_writes_the_same_text",
     "tests/simulate/test_serving.py::test_a_step_proportional_to_its_batch_shares_the_processor",

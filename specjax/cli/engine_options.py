@@ -32,7 +32,7 @@ def set_aside(args: Sequence[str], known: set[str]) -> tuple[list[str], list[str
         word = waiting.pop(0)
         name, equals, value = word.partition("=")
         dashed = name.replace("_", "-")
-        option = dashed.removeprefix("--").removeprefix("no-").replace("-", "_")
+        option = dashed.removeprefix("--").removeprefix("no-").replace("-", "_").partition(".")[0]
         if name.startswith("--") and dashed in known:
             kept.append(dashed + equals + value)
         elif name.startswith("--") and option in ENGINE_ONLY:

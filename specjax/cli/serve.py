@@ -14,6 +14,13 @@ from specjax.cli.engine_options import with_engine_options
 from specjax.cli.errors import plainly
 
 
+class Runner(StrEnum):
+    """vLLM's ``--runner``, of which a server of texts is one."""
+
+    AUTO = "auto"
+    GENERATE = "generate"
+
+
 class Policy(StrEnum):
     """vLLM's ``--scheduling-policy``."""
 
@@ -69,6 +76,24 @@ def serve(
     enable_tokenizer_info_endpoint: Annotated[
         bool, typer.Option(help="Serve /tokenizer_info, with the chat template.")
     ] = False,
+    max_logprobs: Annotated[
+        int, typer.Option(min=-1, help="Log probabilities per token that a request may ask for.")
+    ] = 20,
+    enable_force_include_usage: Annotated[
+        bool,
+        typer.Option("--enable-force-include-usage", help="Every chunk of a stream has usage."),
+    ] = False,
+    return_tokens_as_token_ids: Annotated[
+        bool,
+        typer.Option("--return-tokens-as-token-ids", help="Log probabilities name tokens by ids."),
+    ] = False,
+    request_timeout: Annotated[
+        float | None, typer.Option(min=0.001, help="Seconds that a request may take; then: 504.")
+    ] = None,
+    otlp_traces_endpoint: Annotated[
+        str | None, typer.Option(help="Send OpenTelemetry traces to this collector.")
+    ] = None,
+    runner: Annotated[Runner, typer.Option(hidden=True)] = Runner.AUTO,
     seed: Annotated[int, typer.Option(help="Of requests that bring none.")] = 0,
     max_num_batched_tokens: Annotated[
         int | None, typer.Option(min=1, help="Prompt tokens read between two rounds.")
@@ -144,6 +169,11 @@ def serve(
         max_num_batched_tokens=max_num_batched_tokens,
         prefix_cache_bytes=kv_cache_memory_bytes if enable_prefix_caching else 0,
         by_priority=scheduling_policy is Policy.PRIORITY,
+        max_logprobs=max_logprobs,
+        enable_force_include_usage=enable_force_include_usage,
+        return_tokens_as_token_ids=return_tokens_as_token_ids,
+        request_timeout=request_timeout,
+        otlp_traces_endpoint=otlp_traces_endpoint,
         max_queued=max_num_queued_reqs,
         compile_all=compile_all,
         shutdown_timeout=shutdown_timeout,

@@ -101,7 +101,7 @@ def decide(
         tokens=verdict.tokens,
         reason=committed.reason,
         drafted=jnp.where(draft.valid & running[:, None], draft.tokens, -1)[:, 1:],
-        logprobs=emitted_logprobs(logits, verdict, engine.num_logprobs),
+        logprobs=emitted_logprobs(logits, verdict, engine.num_logprobs, sampling.scored_ids),
     )
     return committed, cache, observation, info
 
@@ -165,13 +165,16 @@ def gather(
 
 
 def emitted_logprobs(
-    logits: Float[Array, "B N V"], verdict: Verdict, num_logprobs: int | None
+    logits: Float[Array, "B N V"],
+    verdict: Verdict,
+    num_logprobs: int | None,
+    scored_ids: Int[Array, "B J"] | None,
 ) -> Logprobs | None:
     """Return the emitted tokens' log probabilities, of raw logits; None if not requested."""
     if num_logprobs is None:
         return None
     along = jnp.take_along_axis(logits, verdict.path[:, :, None], axis=1)
-    return gather_logprobs(along, verdict.tokens, num_logprobs)
+    return gather_logprobs(along, verdict.tokens, num_logprobs, scored_ids)
 
 
 def prefill(
@@ -237,7 +240,7 @@ def prefill(
     )
     state = State(text, kv.keep(cache, None, count), drafter_state, sampling, keys)
     zero, nothing = jnp.zeros_like(num_emitted), root.tokens[:, 1:]
-    scores = emitted_logprobs(logits, verdict, engine.num_logprobs)
+    scores = emitted_logprobs(logits, verdict, engine.num_logprobs, sampling.scored_ids)
     info = StepInfo(zero, zero, num_emitted, verdict.tokens, text.reason, nothing, scores)
     if engine.num_prompt_logprobs is None:
         return state, info, None

@@ -292,14 +292,25 @@ def warp(
 
 
 def gather_logprobs(
-    logits: Float[Array, "B P V"], tokens: Int[Array, "B P"], num_logprobs: int
+    logits: Float[Array, "B P V"],
+    tokens: Int[Array, "B P"],
+    num_logprobs: int,
+    scored_ids: Int[Array, "B J"] | None = None,
 ) -> Logprobs:
-    """Return each token's log probability and rank, and the ``num_logprobs`` most likely ones."""
+    """Return each token's log probability and rank, and the ``num_logprobs`` most likely ones.
+
+    The log probabilities of ``scored_ids`` come last, where there are any.
+    """
     logprobs = log_softmax(logits)
     own = jnp.take_along_axis(logprobs, tokens[:, :, None], axis=-1)
-    best, ids = jax.lax.top_k(logprobs, min(num_logprobs, logits.shape[-1]))
+    best, likeliest = jax.lax.top_k(logprobs, min(num_logprobs, logits.shape[-1]))
+    ids, values = [tokens[:, :, None], likeliest.astype(jnp.int32)], [own, best]
+    if scored_ids is not None:
+        each = (*tokens.shape, scored_ids.shape[1])
+        ids.append(jnp.broadcast_to(scored_ids[:, None], each))
+        values.append(jnp.take_along_axis(logprobs, ids[-1], axis=-1))
     return Logprobs(
-        ids=jnp.concatenate([tokens[:, :, None], ids.astype(jnp.int32)], axis=-1),
-        values=jnp.concatenate([own, best], axis=-1),
+        ids=jnp.concatenate(ids, axis=-1),
+        values=jnp.concatenate(values, axis=-1),
         ranks=(logprobs >= own).sum(axis=-1, dtype=jnp.int32),
     )

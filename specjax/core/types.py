@@ -49,6 +49,7 @@ class Sampling(NamedTuple):
     penalties: Penalties | None = None
     bias: Float[Array, "B V"] | None = None  # logit_bias, and -1e30 outside allowed ids
     bad_words: Int[Array, "B W L"] | None = None  # right-aligned, padded with V on the left
+    scored_ids: Int[Array, "B J"] | None = None  # logprob_token_ids, padded with 0
     mask: Int[Array, "B N M"] | None = None  # a grammar's, at each node: a bit per token, M words
 
 
@@ -127,7 +128,10 @@ class Observation(NamedTuple):
 
 
 class Logprobs(NamedTuple):
-    """Log probabilities of the target's raw logits: column 0 is the emitted token itself."""
+    """Log probabilities of the target's raw logits: column 0 is the emitted token itself.
+
+    The likeliest tokens follow, then those of ``Sampling.scored_ids``.
+    """
 
     ids: Int[Array, "B P L1"]
     values: Float[Array, "B P L1"]

@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 from specjax.engine.input_processor import Prompt
+from specjax.engine.options.sampling_params import SamplingParams
 from specjax.engine.outputs import CompletionOutput, Logprob, RequestOutput, SpecDecodeMetrics
 from specjax.engine.request_state import RequestState
 from specjax.engine.text.tokenizer import Tokenizer
@@ -54,11 +55,11 @@ def request_output(
 def completion(index: int, sample: Sample, tokenizer: Tokenizer, depth: int) -> CompletionOutput:
     """Return one sample's record."""
     request_state, transcript = sample
-    wanted, total, found = request_state.request.params.logprobs, None, None
-    if wanted is not None:
+    params, total, found = request_state.request.params, None, None
+    if params.num_logprobs is not None:
         scored = [token for one in request_state.rounds for token in one.logprobs]
         total = float(sum(values[0] for _, values, _ in scored))
-        found = logprobs(scored, wanted, tokenizer)
+        found = output_logprobs(scored, params, tokenizer)
     return CompletionOutput(
         index=index,
         text=transcript.text,
@@ -72,6 +73,23 @@ def completion(index: int, sample: Sample, tokenizer: Tokenizer, depth: int) -> 
         else None,
         drafts=drafts(request_state),
     )
+
+
+def output_logprobs(
+    scored: list[Any], params: SamplingParams, tokenizer: Tokenizer
+) -> list[dict[int, Logprob]]:
+    """Return the mapping of each output token: with ``logprob_token_ids`` these, and the token."""
+    wanted, found = params.logprob_token_ids, []
+    if wanted is None:
+        return logprobs(scored, params.logprobs or 0, tokenizer)
+    for ids, values, rank in scored:
+        token, by_id = int(ids[0]), dict(zip(ids.tolist(), values.tolist(), strict=True))
+        entry = {token: Logprob(by_id[token], int(rank), tokenizer.decode([token], False))}
+        for place, one in enumerate(wanted, 1):
+            if one != token:
+                entry[one] = Logprob(by_id[one], place, tokenizer.decode([one], False))
+        found.append(entry)
+    return found
 
 
 def logprobs(scored: list[Any], wanted: int, tokenizer: Tokenizer) -> list[dict[int, Logprob]]:

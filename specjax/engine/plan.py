@@ -10,7 +10,7 @@ for 8 slots and 2,048 tokens, 63 for 64 slots (tests/engine/test_scheduler.py).
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from specjax.engine.options.sampling_params import MAX_LOGPROBS
+from specjax.engine.options.sampling_params import MAX_LOGPROB_TOKEN_IDS, MAX_LOGPROBS
 from specjax.engine.rows import Layout, Request, bucket, layout
 
 HISTORY = 64  # rounds per call of the compiled loop
@@ -50,7 +50,8 @@ class ProgramTier(NamedTuple):
             and needed.num_stop_ids <= own.num_stop_ids
             and needed.num_bad_words <= own.num_bad_words
             and needed.bad_word_length <= own.bad_word_length
-            and (request.params.logprobs is None or self.num_logprobs is not None)
+            and needed.num_scored_ids <= own.num_scored_ids
+            and (request.params.num_logprobs is None or self.num_logprobs is not None)
         )
 
 
@@ -133,7 +134,7 @@ def plan_offline(
 ) -> Plan:
     """Return the plan for requests that are all known: the smallest shapes that hold them."""
     tier = ProgramTier(
-        layout(requests, vocab_size, depth), most(r.params.logprobs for r in requests)
+        layout(requests, vocab_size, depth), most(r.params.num_logprobs for r in requests)
     )
     size = min(bucket(min(len(requests), max_num_seqs), 1), max_num_seqs)
     return Plan(
@@ -177,6 +178,7 @@ def plan_serving(
         options=ALL_OPTIONS,
         num_bad_words=words,
         bad_word_length=length,
+        num_scored_ids=MAX_LOGPROB_TOKEN_IDS,
     )
     capacity, windows, window = max_model_len + room, [], SERVED_WINDOW
     capacity += -capacity % SMOOTH

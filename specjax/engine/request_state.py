@@ -57,7 +57,7 @@ class RequestState:
 
     def extend(self, infos: StepInfo, slot: int, rounds: int) -> None:
         """Append the tokens of a slot from the infos of some rounds, and its finish reason."""
-        wanted = self.request.params.logprobs
+        wanted = self.request.params.num_logprobs
         for r in range(rounds):
             count = int(infos.num_emitted[r, slot])
             if not count:

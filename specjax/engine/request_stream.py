@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from specjax.engine.options.sampling_params import SamplingParams
-from specjax.engine.output_processor import Sample, completion, logprobs
+from specjax.engine.output_processor import Sample, completion, logprobs, output_logprobs
 from specjax.engine.outputs import CompletionOutput, Logprob
 from specjax.engine.request_state import FinishReason, RequestState
 from specjax.engine.text.tokenizer import Tokenizer
@@ -78,9 +78,9 @@ class RequestStream:
         text, found = transcript.text[self._num_shown :], None
         if tokens and self.times.first_token is None:
             self.times.first_token = now
-        if self.params.logprobs is not None:
+        if self.params.num_logprobs is not None:
             scored = [token for one in fresh for token in one.logprobs]
-            found = logprobs(scored, self.params.logprobs, self._tokenizer)
+            found = output_logprobs(scored, self.params, self._tokenizer)
         self.num_rounds, self._num_shown = len(request_state.rounds), len(transcript.text)
         if request_state.finish_reason is not None:
             self._sample, self.times.finished = sample, now

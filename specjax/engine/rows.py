@@ -44,6 +44,7 @@ class Layout(NamedTuple):
     options: frozenset[str]  # the optional fields of Sampling that are in the program
     num_bad_words: int
     bad_word_length: int
+    num_scored_ids: int = 0  # logprob_token_ids; 0: none
 
 
 def layout(requests: Sequence[Request], vocab_size: int, depth: int) -> Layout:
@@ -58,6 +59,7 @@ def layout(requests: Sequence[Request], vocab_size: int, depth: int) -> Layout:
     }
     options = {name for name, off in neutral.items() if not all(off(r.params) for r in requests)}
     words = [word for request in requests for word in request.bad_words]
+    scored = max(len(r.params.logprob_token_ids or ()) for r in requests)
     return Layout(
         vocab_size=vocab_size,
         depth=depth,
@@ -65,6 +67,7 @@ def layout(requests: Sequence[Request], vocab_size: int, depth: int) -> Layout:
         options=frozenset(options),
         num_bad_words=bucket(max(len(r.bad_words) for r in requests), 1) if words else 0,
         bad_word_length=bucket(max(map(len, words)), 1) if words else 0,
+        num_scored_ids=bucket(scored, 1) if scored else 0,
     )
 
 
@@ -137,6 +140,7 @@ def sampling_row(request: Request, shape: Layout) -> Sampling:
         penalties=Penalties(*map(number, penalties_of(params))) if "penalties" in options else None,
         bias=bias_row(params, vocab_size) if "bias" in options else None,
         bad_words=bad_words_row(request, shape) if shape.num_bad_words else None,
+        scored_ids=scored_row(params, shape.num_scored_ids) if shape.num_scored_ids else None,
     )
 
 
@@ -149,6 +153,14 @@ def bias_row(params: SamplingParams, vocab_size: int) -> Host:
     for token, value in (params.logit_bias or {}).items():
         bias[0, token] += value
     return bias
+
+
+def scored_row(params: SamplingParams, size: int) -> Host:
+    """Return logprob_token_ids in a [1, J] array padded with 0."""
+    ids = np.zeros((1, size), np.int32)
+    wanted = params.logprob_token_ids or ()
+    ids[0, : len(wanted)] = wanted
+    return ids
 
 
 def bad_words_row(request: Request, shape: Layout) -> Host:

@@ -22,9 +22,11 @@ from specjax.server.metrics import Meters
 from specjax.server.protocol import Chat, Completion
 from specjax.server.request_ids import RequestIds, request_id
 from specjax.server.responses import ResponseBuilder
-from specjax.server.responses_api import Envelope, Responses
+from specjax.server.responses_api import Responses
+from specjax.server.responses_events import Envelope
 from specjax.server.streams import event_response, full_response, stream_events
 from specjax.server.tokens import add_tokens
+from specjax.server.tracing import Tracer
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -57,6 +59,7 @@ def create_app(
     root_path: str = "",
     enable_request_id_headers: bool = False,
     enable_tokenizer_info_endpoint: bool = False,
+    tracer: Tracer | None = None,
 ) -> FastAPI:
     """Return the application of a deployment; it closes the service when it ends.
 
@@ -67,6 +70,7 @@ def create_app(
         root_path: the prefix that a proxy removes from paths.
         enable_request_id_headers: send X-Request-Id back, or a new one.
         enable_tokenizer_info_endpoint: serve ``/tokenizer_info``.
+        tracer: for the traces of requests; it is closed with the service.
     """
     service, core = served.service, served.core
     meters = Meters(service.stats, served.names[0], core.depth)
@@ -77,6 +81,8 @@ def create_app(
         yield
         reporting.cancel()
         await asyncio.to_thread(service.close, drain=True)
+        if tracer is not None:
+            await asyncio.to_thread(tracer.close)
 
     app = FastAPI(
         title="specjax",
@@ -98,9 +104,16 @@ def create_app(
         admitted = await served.admit(body)
         name = request_id(request.headers) or body.request_id
         args = body, admitted, served.names[0], core.tokenizer, core.depth
-        return ResponseBuilder(*args, request_id=name, new_calls=served.calls_of(body))
+        return ResponseBuilder(
+            *args,
+            request_id=name,
+            new_calls=served.calls_of(body),
+            seconds=served.request_timeout,
+            traced=tracer and partial(tracer.record, headers=request.headers),
+        )
 
     async def generate(request: Request, body: Completion | Chat) -> Response:
+        body = served.with_defaults(body)
         if body.use_beam_search:
             name = request_id(request.headers) or body.request_id
             made = await beam.respond(request, served, body, name)

@@ -5,7 +5,7 @@ again; the best ``width`` continuations are the next beams. Beams that end (EOS)
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any, NamedTuple
 
 from starlette.requests import Request
@@ -100,7 +100,8 @@ async def respond(
     """Return the response to a request for a beam search; None if the client disconnects.
 
     Raises:
-        APIError: 404 for another model, 400 for a wrong request, 503 for a full queue.
+        APIError: 404 for another model, 400 for a wrong request, 503 for a full queue, 504 for
+            one that took too long.
     """
     width = body.n or 1
     try:
@@ -117,7 +118,10 @@ async def respond(
             )
             for prompt in prompts
         ]
-        found = await until_disconnected(request, asyncio.gather(*searches))
+        async with asyncio.timeout(served.request_timeout):
+            found = await until_disconnected(request, together(searches))
+    except TimeoutError:
+        raise APIError(504, f"the request took longer than {served.request_timeout} s.") from None
     except (ValueError, Full) as error:
         raise APIError(503 if isinstance(error, Full) else 400, str(error)) from None
     except Failed as error:
@@ -138,6 +142,11 @@ async def respond(
         whole["prompt_token_ids"] = prompts[0] if body.return_token_ids else None
         whole["prompt_text"] = texts[0] if body.return_prompt_text else None
     return whole
+
+
+async def together(searches: Sequence[Awaitable[list[Beam]]]) -> list[list[Beam]]:
+    """Return the results of all searches, which run at once."""
+    return await asyncio.gather(*searches)
 
 
 def choice(

@@ -4,16 +4,24 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from specjax.engine.core import EngineCore
-from specjax.engine.options.sampling_params import SamplingParams
+from specjax.engine.options.sampling_params import MAX_LOGPROBS, SamplingParams
 from specjax.engine.service import Full, RequestStream, Service
 from specjax.server.errors import APIError
-from specjax.server.protocol import Chat, Completion, Conversation, Message, to_sampling
+from specjax.server.protocol import (
+    Chat,
+    Completion,
+    Conversation,
+    Message,
+    StreamOptions,
+    to_sampling,
+)
 from specjax.server.tool_parsers import FORMATS, REQUIRED, NamedCall, Parser, ToolParser
 from specjax.server.tools import Calls, NamedChoice, mistral_id, usual_id, with_objects
 
+Body = TypeVar("Body", bound=Completion | Chat)
 MOST_SHOWN = 200  # characters of a wrong model name
 LONG = 20_000  # characters: a longer prompt is tokenized in another thread
 
@@ -36,6 +44,10 @@ class Deployment:
         tool_call_parser: the format of the model's tool calls, one of ``FORMATS``; None: unknown.
         enable_auto_tool_choice: let the model decide whether to call a tool.
         by_priority: accept requests that name a priority.
+        max_logprobs: the most log probabilities that a request may ask for per token.
+        force_include_usage: send the usage in every chunk of a stream, and at its end.
+        request_timeout: the most seconds that a request may take; None: no limit.
+        tokens_as_token_ids: name tokens by their ids where a request does not say how.
     """
 
     service: Service
@@ -45,6 +57,10 @@ class Deployment:
     tool_call_parser: str | None = None
     enable_auto_tool_choice: bool = False
     by_priority: bool = False
+    max_logprobs: int = MAX_LOGPROBS
+    force_include_usage: bool = False
+    request_timeout: float | None = None
+    tokens_as_token_ids: bool = False
 
     @property
     def core(self) -> EngineCore:
@@ -67,6 +83,15 @@ class Deployment:
         if name is not None and name not in self.names:
             raise APIError(404, f"The model {name[:MOST_SHOWN]!a} does not exist.", "model")
 
+    def with_defaults(self, body: Body) -> Body:
+        """Return a request with this server's defaults where it says nothing."""
+        found: dict[str, Any] = {}
+        if self.tokens_as_token_ids and body.return_tokens_as_token_ids is None:
+            found["return_tokens_as_token_ids"] = True
+        if self.force_include_usage and body.stream:
+            found["stream_options"] = StreamOptions(include_usage=True, continuous_usage_stats=True)
+        return body.model_copy(update=found) if found else body
+
     async def admit(self, body: Completion | Chat) -> list[Admitted]:
         """Check a request and queue all of its samples, or none.
 
@@ -83,6 +108,14 @@ class Deployment:
                 f"Got priority {body.priority} but priority scheduling is not enabled: it needs "
                 "--scheduling-policy priority.",
                 "priority",
+            )
+        asked = max(params.logprobs or 0, params.prompt_logprobs or 0)
+        if asked > self.max_logprobs:
+            raise APIError(
+                400,
+                f"Requested logprobs of {asked}, which is greater than max allowed: "
+                f"{self.max_logprobs}",
+                "logprobs",
             )
         if isinstance(body, Chat):
             self.check_auto(body)
@@ -150,9 +183,12 @@ class Deployment:
         """
         self.check_name(body.model)
         try:
-            if isinstance(body, Chat):
-                texts: list[str | None] = [await self.render(body.messages, body)]
-                given: list[Any] = texts
+            if isinstance(body, Chat) and body.kv_transfer_params is not None:
+                texts: list[str | None] = [None]
+                given: list[Any] = [body.kv_transfer_params.model_dump()]
+                special = False
+            elif isinstance(body, Chat):
+                texts = given = [await self.render(body.messages, body)]
                 special = body.add_special_tokens is True
             else:
                 given = body.prompts()

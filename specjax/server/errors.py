@@ -14,12 +14,13 @@ from starlette.responses import JSONResponse
 logger = logging.getLogger(__name__)
 TYPES = {400: "BadRequestError", 401: "AuthenticationError", 404: "NotFoundError"}
 TYPES |= {500: "InternalServerError", 503: "ServiceUnavailableError"}
+TYPES |= {504: "TimeoutError"}
 ANTHROPIC_TYPES = {400: "invalid_request_error", 401: "authentication_error"}
 ANTHROPIC_TYPES |= {403: "permission_error", 404: "not_found_error", 413: "request_too_large"}
-ANTHROPIC_TYPES |= {503: "overloaded_error"}
+ANTHROPIC_TYPES |= {503: "overloaded_error", 504: "timeout_error"}
 ERRORS: dict[int | str, dict[str, Any]] = {  # for the OpenAPI document
     status: {"description": f"{HTTPStatus(status).phrase}: an OpenAI error object"}
-    for status in (400, 401, 403, 404, 408, 413, 415, 422, 500, 503)
+    for status in (400, 401, 403, 404, 408, 413, 415, 422, 500, 503, 504)
 }
 UNKNOWN_TROUBLE = "the server failed to answer; its log says why."
 RETRY_AFTER = "1"  # seconds

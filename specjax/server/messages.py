@@ -13,7 +13,7 @@ from specjax.server.fields import Body, Count, Text, Word
 from specjax.server.metrics import Meters
 from specjax.server.protocol import MOST_MESSAGES, MOST_STOPS, Part
 from specjax.server.responses import ResponseBuilder
-from specjax.server.streams import merge_streams, named_event
+from specjax.server.streams import merge_streams, named_event, status_of
 from specjax.server.tools import MOST_TOOLS
 
 Parts = Text | Annotated[list[Part], Field(fail_fast=True, max_length=MOST_MESSAGES)]
@@ -277,4 +277,4 @@ async def events(builder: ResponseBuilder, meters: Meters) -> AsyncIterator[byte
             yield named_event({"type": "message_delta", "delta": why, "usage": counted})
             yield named_event({"type": "message_stop"})
     except Failed as error:
-        yield named_event(anthropic_error(500, str(error)))
+        yield named_event(anthropic_error(status_of(error), str(error)))

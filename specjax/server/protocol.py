@@ -6,12 +6,13 @@ Lists have a limit and are checked up to their first error: pydantic would repor
 list of millions, for most of a minute.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from specjax.engine.options.sampling_params import SamplingParams
+from specjax.engine.options.sampling_params import MAX_LOGPROB_TOKEN_IDS, SamplingParams
 from specjax.engine.options.structured_outputs import StructuredOutputsParams
 from specjax.server.errors import APIError
 from specjax.server.fields import MOST_WORD, Bias, Body, Count, Text, Tokens, Word
@@ -28,7 +29,7 @@ UNSUPPORTED: dict[str, tuple] = {  # name -> values that have no effect
     "best_of": (1,), "chat_template": (), "ec_transfer_params": (), "function_call": ("none",),
     "functions": (), "guided_choice": (), "guided_grammar": (), "guided_json": (),
     "guided_regex": (), "kv_transfer_params": (),
-    "logits_processors": (), "logprob_token_ids": (), "media_io_kwargs": (), "mm_payload": (),
+    "logits_processors": (), "media_io_kwargs": (), "mm_payload": (),
     "mm_processor_kwargs": (), "modalities": (["text"],), "prompt_embeds": (),
     "repetition_detection": (), "return_mm_kwargs": (), "return_token_offsets": (),
     "routed_experts_prompt_start": (), "suffix": (), "thinking_token_budget": (-1,),
@@ -41,13 +42,14 @@ NOT_OF_BEAMS = (  # fields that a beam search has no use for
     "stream", "logprobs", "prompt_logprobs", "echo", "seed", "top_p", "top_k", "min_p",
     "presence_penalty", "frequency_penalty", "repetition_penalty", "stop", "stop_token_ids",
     "bad_words", "min_tokens", "logit_bias", "allowed_token_ids", "vllm_xargs",
+    "logprob_token_ids",
     "response_format", "structured_outputs",
 )  # fmt: skip
 SAMPLING = (  # fields that reach SamplingParams under their own names
     "n", "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p",
     "top_k", "min_p", "seed", "stop", "stop_token_ids", "bad_words",
     "include_stop_str_in_output", "ignore_eos", "min_tokens", "skip_special_tokens",
-    "spaces_between_special_tokens", "allowed_token_ids",
+    "spaces_between_special_tokens", "allowed_token_ids", "logprob_token_ids",
 )  # fmt: skip
 
 
@@ -120,6 +122,7 @@ class Generation(Body):
     logit_bias: Bias | None = None
     allowed_token_ids: Tokens | None = None
     prompt_logprobs: int | None = None
+    logprob_token_ids: Annotated[Tokens, Field(max_length=MAX_LOGPROB_TOKEN_IDS)] | None = None
     echo: bool | None = None
     add_special_tokens: bool | None = None
     truncate_prompt_tokens: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
@@ -166,11 +169,22 @@ class Generation(Body):
         for name, value in (self.model_extra or {}).items():
             if name in UNSUPPORTED and value and value not in UNSUPPORTED[name]:
                 raise APIError(400, f"{name} is not supported here: leave it out.", name)
+        if self.logprob_token_ids and getattr(self, "logprobs", None) in (None, False):
+            raise APIError(
+                400,
+                "when using `logprob_token_ids`, `logprobs` must be set.",
+                "logprob_token_ids",
+            )
         if self.stream_options is not None and not self.stream:
             raise APIError(400, "stream_options needs stream=true.", "stream_options")
         if self.stream and self.prompt_logprobs is not None:
             raise APIError(400, "log probabilities of the prompt do not stream.", "prompt_logprobs")
         return self
+
+
+def shown(likeliest: int | None, named: Sequence[int] | None) -> int | None:
+    """Return how many tokens are shown: ``logprob_token_ids`` and the token, or the likeliest."""
+    return likeliest if likeliest is None or not named else max(likeliest, len(named) + 1)
 
 
 class Completion(Generation):
@@ -183,6 +197,21 @@ class Completion(Generation):
         | Annotated[list[Tokens], Field(fail_fast=True, min_length=1, max_length=MOST_PROMPTS)]
     )
     logprobs: int | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def check_prompt(cls, given: Any) -> Any:
+        """Return the body. Raises APIError (400) without a prompt, with vLLM's message."""
+        if isinstance(given, dict) and given.get("prompt") is None:
+            raise APIError(
+                400, "Either prompt or prompt_embeds must be provided and non-empty.", "prompt"
+            )
+        return given
+
+    @property
+    def num_shown(self) -> int | None:
+        """Return how many tokens of each position are shown with log probabilities."""
+        return shown(self.logprobs, self.logprob_token_ids)
 
     def prompts(self) -> list[str | dict[str, Any]]:
         """Return the prompts, each as ``engine.input_processor`` takes it."""
@@ -254,16 +283,39 @@ class Conversation(Body):
         return {**(self.chat_template_kwargs or {}), **set_here}
 
 
+class Forwarded(Body):
+    """``kv_transfer_params`` of a chat whose prompt another server has tokenized."""
+
+    prompt_token_ids: Annotated[Tokens, Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def check_alone(self):
+        """Raise APIError (400) for other parameters: keys and values are not transferred."""
+        if self.model_extra:
+            raise APIError(
+                400,
+                "kv_transfer_params may only hold prompt_token_ids here.",
+                "kv_transfer_params",
+            )
+        return self
+
+
 class Chat(Generation, Conversation):
     """``POST /v1/chat/completions``; ``max_tokens`` is the old name of max_completion_tokens."""
 
     messages: Messages
+    kv_transfer_params: Forwarded | None = None
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0)] | None = None
     return_prompt_text: bool | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
     parallel_tool_calls: bool | None = None
+
+    @property
+    def num_shown(self) -> int | None:
+        """Return how many tokens of each position are shown with log probabilities."""
+        return shown((self.top_logprobs or 0) if self.logprobs else None, self.logprob_token_ids)
 
     @property
     def choice(self) -> str | NamedChoice:

@@ -1,5 +1,6 @@
 """Build the JSON of responses and of streamed chunks, for completions and for chats."""
 
+import asyncio
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -25,6 +26,9 @@ class ResponseBuilder:
         depth: draft tokens per round; 0: plain decoding.
         request_id: of the client; None: one is made.
         new_calls: makes the parser of one choice's tool calls; None: none are looked for.
+        seconds: how long the request may take; None: as long as it needs.
+        traced: called with each sample that has finished, its number of tokens, and the
+            response's id.
     """
 
     body: Completion | Chat
@@ -34,6 +38,8 @@ class ResponseBuilder:
     depth: int
     request_id: str | None = None
     new_calls: Callable[[], Calls] | None = None
+    seconds: float | None = None
+    traced: Callable[[RequestStream, int, str], None] | None = None
 
     def __post_init__(self):
         self.dialect = CHAT if isinstance(self.body, Chat) else COMPLETION
@@ -43,6 +49,8 @@ class ResponseBuilder:
         self.offsets = [0] * len(self.streams)  # where their next token's text starts
         self.num_chunks = [0] * len(self.streams)
         self.calls = [self.new_calls() for _ in self.streams] if self.new_calls else []
+        now = asyncio.get_running_loop().time()
+        self.deadline = None if self.seconds is None else now + self.seconds
 
     def response(self) -> dict[str, Any]:
         """Return the full response; every stream has finished."""
@@ -210,10 +218,10 @@ def completion_logprobs(
     """Return a completion's log probabilities; None if they are not wanted."""
     body = self.body
     assert isinstance(body, Completion)
-    if body.logprobs is None or scored is None:
+    if body.num_shown is None or scored is None:
         return None
     as_ids = bool(body.return_tokens_as_token_ids)
-    return logprobs.of_completion(ids, scored, body.logprobs, self.tokenizer, offset, as_ids)
+    return logprobs.of_completion(ids, scored, body.num_shown, self.tokenizer, offset, as_ids)
 
 
 def chat_role(self: ResponseBuilder) -> str:
@@ -267,10 +275,10 @@ def chat_logprobs(self: ResponseBuilder, token_ids: Sequence[int], scored: Any) 
     """Return a chat's log probabilities; None if they are not wanted."""
     body = self.body
     assert isinstance(body, Chat)
-    if not body.logprobs or scored is None:
+    if body.num_shown is None or scored is None:
         return None
     as_ids = bool(body.return_tokens_as_token_ids)
-    return logprobs.of_chat(token_ids, scored, body.top_logprobs or 0, as_ids)
+    return logprobs.of_chat(token_ids, scored, body.num_shown, as_ids)
 
 
 COMPLETION = Dialect(

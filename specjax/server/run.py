@@ -17,12 +17,14 @@ from typing import Any
 import uvicorn
 
 from specjax.engine.llm import LLM
+from specjax.engine.options.sampling_params import MAX_LOGPROBS
 from specjax.engine.progress import bar
 from specjax.engine.service import Service
 from specjax.server.app import create_app
 from specjax.server.deployment import Deployment
 from specjax.server.guard import MOST_BYTES, check_keys
 from specjax.server.tool_parsers import FORMATS
+from specjax.server.tracing import Tracer, check_endpoint
 
 logger = logging.getLogger(__name__)
 KILLED = 128  # plus the signal's number: the exit code in shells
@@ -128,6 +130,11 @@ def run_server(
     tool_call_parser: str | None = None,
     enable_auto_tool_choice: bool = False,
     by_priority: bool = False,
+    max_logprobs: int = MAX_LOGPROBS,
+    enable_force_include_usage: bool = False,
+    return_tokens_as_token_ids: bool = False,
+    request_timeout: float | None = None,
+    otlp_traces_endpoint: str | None = None,
     max_num_batched_tokens: int | None = None,
     prefix_cache_bytes: int = 0,
     max_queued: int = 1024,
@@ -151,8 +158,9 @@ def run_server(
         allowed_hosts: names that a Host header may have, besides IP addresses and localhost. With
             an address of this machine only (127.0.0.1) no others are accepted; elsewhere all are,
             unless some are named here.
-        tool_call_parser: ``Deployment``'s, as are ``enable_auto_tool_choice`` and
-            ``by_priority``.
+        tool_call_parser: ``Deployment``'s, as are ``enable_auto_tool_choice``, ``by_priority``,
+            ``max_logprobs`` and the three after it.
+        otlp_traces_endpoint: a collector of OpenTelemetry for the traces of requests.
 
     The other arguments are ``create_app``'s.
 
@@ -163,6 +171,7 @@ def run_server(
     check_keys(api_keys)
     check_tool_options(tool_call_parser, enable_auto_tool_choice)
     tls.check()
+    check_endpoint(otlp_traces_endpoint)
     log_to_stderr()
     source = None if chat_template is None else chat_template.read_text(encoding="utf-8")
     with listen(host, port, uds, "http" if tls.certfile is None else "https") as (
@@ -190,6 +199,10 @@ def run_server(
             tool_call_parser=tool_call_parser,
             enable_auto_tool_choice=enable_auto_tool_choice,
             by_priority=by_priority,
+            max_logprobs=most_logprobs(max_logprobs),
+            force_include_usage=enable_force_include_usage,
+            tokens_as_token_ids=return_tokens_as_token_ids,
+            request_timeout=request_timeout,
         )
         config = uvicorn.Config(
             create_app(
@@ -200,6 +213,7 @@ def run_server(
                 root_path=root_path,
                 enable_request_id_headers=enable_request_id_headers,
                 enable_tokenizer_info_endpoint=enable_tokenizer_info_endpoint,
+                tracer=None if otlp_traces_endpoint is None else Tracer(otlp_traces_endpoint),
             ),
             log_config=None,
             access_log=False,
@@ -212,6 +226,14 @@ def run_server(
         Server(config, service).run([listener])
     if service.dead:
         raise RuntimeError("the engine has stopped by an exception; the log above has it.")
+
+
+def most_logprobs(wanted: int) -> int:
+    """Return ``max_logprobs``, -1 or more than are computed: as many as are, with a warning."""
+    if 0 <= wanted <= MAX_LOGPROBS:
+        return wanted
+    logger.warning("max_logprobs=%d: at most %d are computed here", wanted, MAX_LOGPROBS)
+    return MAX_LOGPROBS
 
 
 def check_tool_options(parser: str | None, auto: bool) -> None:

@@ -6,6 +6,7 @@ A client that disconnects aborts its samples.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from pydantic_core import to_json
@@ -23,6 +24,25 @@ DONE = b"data: [DONE]\n\n"
 UNBUFFERED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
+class TimedOut(Failed):
+    """The request took longer than it may."""
+
+
+def status_of(error: Failed) -> int:
+    """Return the HTTP status of a request that failed: 504 if it ran out of time, else 500."""
+    return 504 if isinstance(error, TimedOut) else 500
+
+
+@asynccontextmanager
+async def in_time(builder: ResponseBuilder) -> AsyncIterator[None]:
+    """Limit what is awaited here to a request's time. Raises TimedOut."""
+    try:
+        async with asyncio.timeout_at(builder.deadline):
+            yield
+    except TimeoutError:
+        raise TimedOut(f"the request took longer than {builder.seconds:g} s.") from None
+
+
 async def merge_streams(
     builder: ResponseBuilder, meters: Meters
 ) -> AsyncIterator[tuple[int, Delta]]:
@@ -32,6 +52,7 @@ async def merge_streams(
 
     Raises:
         Failed: a sample failed.
+        TimedOut: the request took too long.
     """
     queue: asyncio.Queue[tuple[int, Delta | Exception]] = asyncio.Queue(1)
 
@@ -45,6 +66,8 @@ async def merge_streams(
                 last = now
                 if delta.finish_reason is not None:
                     meters.observe(stream, num_tokens)
+                    if builder.traced is not None:
+                        builder.traced(stream, num_tokens, builder.named["id"])
                 await queue.put((index, delta))
         except Exception as error:
             await queue.put((index, error))
@@ -53,7 +76,8 @@ async def merge_streams(
     tasks = [asyncio.create_task(follow(index)) for index in range(left)]
     try:
         while left:
-            index, item = await queue.get()
+            async with in_time(builder):
+                index, item = await queue.get()
             if isinstance(item, Exception):
                 raise item
             left -= item.finish_reason is not None
@@ -81,7 +105,7 @@ async def full_response(
             return Response(status_code=400)  # the client does not read it
         return Response(to_json(make()), media_type="application/json")
     except Failed as error:
-        raise APIError(500, str(error)) from None
+        raise APIError(status_of(error), str(error)) from None
     finally:
         abort(builder)
 
@@ -97,7 +121,9 @@ async def event_response(
     ready = [asyncio.ensure_future(stream.ready()) for stream in builder.streams]
     first = asyncio.wait(ready, return_when=asyncio.FIRST_COMPLETED)
     try:
-        if await until_disconnected(request, first) is None:
+        async with in_time(builder):
+            came = await until_disconnected(request, first)
+        if came is None:
             abort(builder)
             return Response(status_code=400)  # the client does not read it
         for one in ready:
@@ -105,7 +131,7 @@ async def event_response(
                 one.result()
     except Failed as error:
         abort(builder)
-        raise APIError(500, str(error)) from None
+        raise APIError(status_of(error), str(error)) from None
     finally:
         for one in ready:
             one.cancel()
@@ -154,7 +180,7 @@ async def stream_events(builder: ResponseBuilder, meters: Meters) -> AsyncIterat
         if options is not None and options.include_usage:
             yield event(builder.last_chunk())
     except Failed as error:
-        yield event(error_body(500, str(error)))
+        yield event(error_body(status_of(error), str(error)))
     yield DONE
 
 

@@ -167,6 +167,32 @@ def test_logprobs_are_reported_for_every_token(plain, drafted):
         assert token in entry
 
 
+def test_logprob_token_ids_are_scored_at_every_token(small):
+    """With drafts or without, beside rows that ask for none: the numbers of ``logprobs``."""
+    asked = {"temperature": 0.0, "max_tokens": 12}
+    prompt = PROMPTS[0]
+    first = small.generate(prompt, SamplingParams(**asked, logprobs=20), use_tqdm=False)[0]
+    ids = [token for token in first.outputs[0].logprobs[0] if token != 0][:5]
+    params = [
+        SamplingParams(**asked, logprobs=20),
+        SamplingParams(**asked, logprobs=3, logprob_token_ids=[*ids, NEVER]),
+        SamplingParams(**asked, logprob_token_ids=ids),
+    ]
+    each = [one.outputs[0] for one in small.generate([prompt] * 3, params, use_tqdm=False)]
+    assert len({tuple(one.token_ids) for one in each}) == 1
+    for likeliest, more, few in zip(*(one.logprobs for one in each), strict=True):
+        token = next(iter(likeliest))
+        assert set(few) == {token, *ids}
+        assert set(more) == {token, *ids, NEVER}
+        assert more[NEVER].logprob < 0
+        for i in likeliest.keys() & few.keys():
+            assert few[i].logprob == more[i].logprob == likeliest[i].logprob
+    with pytest.raises(ValueError, match="logprob_token_ids contains out-of-vocab token id 9999"):
+        small.generate(prompt, SamplingParams(logprob_token_ids=[9999]), use_tqdm=False)
+    with pytest.raises(ValueError, match="greater than max allowed: 128"):
+        SamplingParams(logprob_token_ids=range(129))
+
+
 def test_prompt_logprobs_equal_the_logprobs_of_the_same_text_as_output(small):
     params = SamplingParams(temperature=0.0, max_tokens=12, logprobs=0)
     output = small.generate(PROMPTS[4], params)[0]

@@ -66,12 +66,24 @@ def test_the_sdk_streams_responses(client, chat):
 
 @pytest.mark.parametrize(
     "field",
-    ["tools", "previous_response_id", "background", "text", "include", "top_logprobs"],
+    ["tools", "previous_response_id", "background", "text", "include", "top_logprobs", "input"],
 )
 def test_what_responses_do_not_serve_is_refused_by_name(call, field):
-    reply = call("POST", "/v1/responses", {"model": "tiny", "input": "x", field: ["y"]})
+    reply = call("POST", "/v1/responses", {"model": "tiny", "input": "x"} | {field: ["y"]})
     assert reply.status == 400
     assert reply.json()["error"]["param"] == field
+
+
+def test_responses_include_log_probabilities(client):
+    included = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    asked = {"model": "tiny", "temperature": 0.0, "max_output_tokens": 6, "input": "import os"}
+    answer = client.responses.create(**asked, **included)
+    scored = answer.output[0].content[0].logprobs
+    assert "".join(one.token for one in scored) == answer.output_text
+    assert all(len(one.top_logprobs) == 2 and one.logprob <= 0 for one in scored)
+    with client.responses.stream(**asked, **included) as stream:
+        deltas = [e for e in stream if e.type == "response.output_text.delta"]
+    assert [one.token for e in deltas for one in e.logprobs] == [one.token for one in scored]
 
 
 def test_a_message_is_a_chat(call, chat):

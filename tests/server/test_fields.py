@@ -83,6 +83,48 @@ def test_a_final_message_is_continued_and_echoed(chat, deployment):
     assert asked["content"] == chat(TURNS[:1])["choices"][0]["message"]["content"]
 
 
+def test_named_tokens_are_scored_in_place_of_the_likeliest(complete, chat, call):
+    asked = {"logprob_token_ids": [5, 9], "allowed_token_ids": [7], "max_tokens": 1}
+    asked |= {"return_tokens_as_token_ids": True}
+    expected = {"token_id:5", "token_id:7", "token_id:9"}
+    for stream in (False, True):
+        answer = complete(prompt=IDS, logprobs=3, stream=stream, **asked)
+        (choice,) = (answer[0] if stream else answer)["choices"]
+        assert set(choice["logprobs"]["top_logprobs"][0]) == expected
+        answer = chat(logprobs=True, stream=stream, **asked)
+        (choice,) = (answer[0] if stream else answer)["choices"]
+        (entry,) = choice["logprobs"]["content"]
+        assert {one["token"] for one in entry["top_logprobs"]} == expected
+        assert entry["token"] == "token_id:7"
+    for body in ({}, {"use_beam_search": True, "logprobs": 1}, {"logprob_token_ids": [1] * 129}):
+        reply = call("POST", "/v1/completions", {"prompt": IDS, **asked, **body})
+        assert reply.status == 400, body
+
+
+def test_a_prompt_that_another_server_has_tokenized_is_taken_as_it_is(chat, call):
+    given = {"kv_transfer_params": {"prompt_token_ids": IDS}, "return_token_ids": True}
+    assert chat(**given)["prompt_token_ids"] == IDS
+    given["kv_transfer_params"]["remote_host"] = "x"
+    reply = call("POST", "/v1/chat/completions", {"messages": TURNS, **given})
+    assert (reply.status, reply.json()["error"]["param"]) == (400, "kv_transfer_params")
+
+
+def test_the_servers_defaults_hold_where_a_request_says_nothing(deployment, call):
+    names = {"service": deployment.service, "names": deployment.names, "max_queued": 8}
+    more = {"force_include_usage": True, "tokens_as_token_ids": True, "max_logprobs": 2}
+    app = create_app(Deployment(**names, **more))
+    body = {"prompt": IDS, "max_tokens": 2, "logprobs": 1}
+    *chunks, last = call("POST", "/v1/completions", {**body, "stream": True}, app=app).events()
+    assert (last["choices"], last["usage"]["completion_tokens"]) == ([], 2)
+    assert all(chunk["usage"]["prompt_tokens"] == len(IDS) for chunk in chunks)
+    assert chunks[0]["choices"][0]["logprobs"]["tokens"][0].startswith("token_id:")
+    asked = {**body, "return_tokens_as_token_ids": False}
+    (choice,) = call("POST", "/v1/completions", asked, app=app).json()["choices"]
+    assert not choice["logprobs"]["tokens"][0].startswith("token_id:")
+    reply = call("POST", "/v1/completions", {**body, "logprobs": 3}, app=app)
+    assert b"greater than max allowed: 2" in reply.body
+
+
 def test_a_chat_that_is_continued_and_followed_is_refused(call):
     body = {"messages": TURNS, "continue_final_message": True}
     reply = call("POST", "/v1/chat/completions", body)

@@ -7,6 +7,7 @@ import pytest
 
 from specjax.server.app import create_app
 from specjax.server.deployment import Deployment
+from specjax.server.responses_api import Responses
 from specjax.server.run import check_tool_options
 
 NUMBER = {
@@ -213,6 +214,76 @@ def test_the_sdk_gets_calls(url):
             final = stream.get_final_completion()
         streamed = final.choices[0].message.tool_calls[0].function
         assert (streamed.name, streamed.arguments) == ("add", call.function.arguments)
+
+
+FUNCTION = {"type": "function", "name": "add", "parameters": NUMBER}
+
+
+def test_responses_call_functions(url):
+    """The SDK's calls, whole and streamed, are those of the same chat; results go back in."""
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="EMPTY", max_retries=0) as client:
+        named = {"type": "function", "name": "add"}
+        asked = {"model": "tiny", "tools": [FUNCTION], "tool_choice": named, "temperature": 0.0}
+        answer = client.responses.create(input="import os", **asked)
+        (called,) = answer.output
+        assert (called.type, called.name, called.status) == ("function_call", "add", "completed")
+        assert 0 <= json.loads(called.arguments)["a"] <= 99
+        assert answer.tools[0].name == answer.tool_choice.name == "add"
+        with client.responses.stream(input="import os", **asked) as stream:
+            seen = list(stream)
+            final = stream.get_final_response()
+        kinds = [e.type for e in seen if not e.type.endswith(".delta")]
+        assert kinds == [
+            *("response.created", "response.in_progress", "response.output_item.added"),
+            *("response.function_call_arguments.done", "response.output_item.done"),
+            "response.completed",
+        ]
+        assert [e.sequence_number for e in seen] == list(range(len(seen)))
+        assert final.output[0].arguments == called.arguments
+        result = {"type": "function_call_output", "call_id": called.call_id, "output": "8"}
+        turns = [{"role": "user", "content": "import os"}, called, result]
+        again = client.responses.create(input=turns, model="tiny", max_output_tokens=3)
+        assert again.output[0].type == "message"
+        every = {**asked, "tool_choice": "required", "parallel_tool_calls": False}
+        (called,) = client.responses.create(input="import os", **every).output
+        assert called.name == "add"
+
+
+def test_calls_and_results_of_responses_reach_the_template():
+    calls = [
+        {"type": "function_call", "call_id": str(i), "name": "add", "arguments": "{}"}
+        for i in range(2)
+    ]
+    results = [{"type": "function_call_output", "call_id": "0", "output": "8"}]
+    body = Responses.model_validate({"input": [TURNS[0], *calls, *results], "tools": [FUNCTION]})
+    asked, called, result = body.to_chat()["messages"]
+    assert asked == TURNS[0]
+    assert [call["id"] for call in called["tool_calls"]] == ["0", "1"]
+    assert result == {"role": "tool", "tool_call_id": "0", "content": "8"}
+
+
+def test_a_call_that_is_cut_is_no_call(call):
+    body = {"model": "tiny", "input": "import os", "tools": [FUNCTION], "max_output_tokens": 2}
+    body |= {"tool_choice": {"type": "function", "name": "add"}, "temperature": 0.0}
+    answer = call("POST", "/v1/responses", body).json()
+    assert answer["status"] == "incomplete"
+    assert [item["type"] for item in answer["output"]] == ["message"]
+    reply = call("POST", "/v1/responses", {**body, "stream": True}).body
+    last = json.loads(reply.rpartition(b"data: ")[2])
+    assert last["response"]["output"][0]["status"] == "incomplete"
+
+
+def test_responses_stream_text_and_calls_of_the_models_own(call, hermes):
+    form = {"structured_outputs": {"regex": WRITES["hermes"]}}
+    body = {"model": "tiny", "input": "import os", "tools": [FUNCTION], "temperature": 0.0, **form}
+    whole = call("POST", "/v1/responses", body, app=hermes).json()["output"]
+    assert [item["type"] for item in whole] == ["message", "function_call"]
+    assert whole[0]["content"][0]["text"] == "Well.\n"
+    reply = call("POST", "/v1/responses", {**body, "stream": True}, app=hermes)
+    last = json.loads(reply.body.rpartition(b"data: ")[2])["response"]["output"]
+    assert [(item["type"], item.get("arguments")) for item in last] == [
+        (item["type"], item.get("arguments")) for item in whole
+    ]
 
 
 def anthropic(**more):

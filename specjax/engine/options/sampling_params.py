@@ -11,6 +11,7 @@ from specjax.engine.options.structured_outputs import StructuredOutputsParams
 GREEDY_BELOW = 1e-5  # temperatures under this are greedy, as in vLLM
 EXTREME = 1e6  # beyond it float32 arithmetic would let forbidden tokens through
 MAX_LOGPROBS = 20  # vLLM's default max_logprobs
+MAX_LOGPROB_TOKEN_IDS = 128  # vLLM's
 MAX_N = 16384  # vLLM's default VLLM_MAX_N_SEQUENCES
 
 
@@ -27,9 +28,11 @@ class SamplingParams:
     ``min_tokens`` counts tokens before an EOS, a stop token or a stop string may end the text.
     ``structured_outputs`` gives the text a form, which it has unless ``max_tokens`` or a stop
     string cuts it; where the form leaves nothing but the end, ``min_tokens`` does not delay it.
-    ``max_tokens`` None means as many as the context holds. ``extra_args`` may hold
-    ``num_speculative_tokens``, the most tokens that a round drafts for this request (0: none, plain
-    decoding), and ``kv_transfer_params`` for extract_hidden_states (``engine.connector``).
+    ``logprob_token_ids`` asks for the log probabilities of these tokens, and of the token itself,
+    in place of the ``logprobs`` likeliest. ``max_tokens`` None means as many as the context holds.
+    ``extra_args`` may hold ``num_speculative_tokens``, the most tokens that a round drafts for this
+    request (0: none, plain decoding), and ``kv_transfer_params`` for extract_hidden_states
+    (``engine.connector``).
 
     Raises:
         ValueError: a value is of the wrong type or outside its range; the message has both.
@@ -57,6 +60,7 @@ class SamplingParams:
     min_tokens: int = 0
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    logprob_token_ids: Sequence[int] | None = None
     detokenize: bool = True
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
@@ -110,6 +114,11 @@ class SamplingParams:
         )
         _check_logprobs("logprobs", "sample", self.logprobs)
         _check_logprobs("prompt_logprobs", "prompt", self.prompt_logprobs)
+        _require(
+            len(self.logprob_token_ids or ()) <= MAX_LOGPROB_TOKEN_IDS,
+            f"Requested logprob_token_ids of length {len(self.logprob_token_ids or ())}, which is "
+            f"greater than max allowed: {MAX_LOGPROB_TOKEN_IDS}",
+        )
         _require("" not in (self.stop or ()), "stop cannot contain an empty string.")
         _require(
             self.detokenize or not self.stop,
@@ -132,13 +141,18 @@ class SamplingParams:
         """Return the most tokens that a round drafts for this request; None: the engine's K."""
         return (self.extra_args or {}).get("num_speculative_tokens")
 
+    @property
+    def num_logprobs(self) -> int | None:
+        """Return how many likeliest tokens are scored; 0: the token itself, None: not even that."""
+        return 0 if self.logprobs is None and self.logprob_token_ids else self.logprobs
+
     def check_vocab(self, vocab_size: int) -> None:
         """Check every token id against the vocabulary; JAX would clamp a wrong one silently.
 
         Raises:
             ValueError: naming the field, the first offending id and ``vocab_size``.
         """
-        for name in ("stop_token_ids", "logit_bias", "allowed_token_ids"):
+        for name in ("stop_token_ids", "logit_bias", "allowed_token_ids", "logprob_token_ids"):
             for token_id in getattr(self, name) or ():
                 if not 0 <= token_id < vocab_size:
                     raise ValueError(
@@ -166,9 +180,10 @@ class SamplingParams:
         )
         self._set("bad_words", _unique(_strings("bad_words", self.bad_words)))
         self._set("stop_token_ids", _unique(_token_ids("stop_token_ids", self.stop_token_ids)))
-        if self.allowed_token_ids is not None:
-            ids = _token_ids("allowed_token_ids", self.allowed_token_ids)
-            self._set("allowed_token_ids", _unique(ids))
+        for name in ("allowed_token_ids", "logprob_token_ids"):
+            if getattr(self, name) is not None:
+                self._set(name, _unique(_token_ids(name, getattr(self, name))))
+        self._set("logprob_token_ids", self.logprob_token_ids or None)  # [] asks for none
         form = self.structured_outputs
         if form is not None and not isinstance(form, StructuredOutputsParams):
             raise ValueError(
