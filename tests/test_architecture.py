@@ -21,8 +21,15 @@ FLOORS = (  # from the ground up; the longest name that fits a module is where i
     ("specjax.engine.options", "specjax.engine.text"),
     ("specjax.engine",),
     ("specjax.viz", "npu_bridge.certificate"),
-    ("specjax.oracle",),
-    ("specjax.bench", "specjax.server", "specjax.ab", "specjax.jobs", "specjax.course"),
+    ("specjax.oracle", "specjax.vllm"),
+    (
+        "specjax.bench",
+        "specjax.server",
+        "specjax.ab",
+        "specjax.jobs",
+        "specjax.course",
+        "specjax.vllm",
+    ),
     ("specjax.cli",),
     ("specjax.__main__", "specjax.server.__main__", "specjax.launch"),
 )

@@ -387,7 +387,7 @@ def choose_drafter(model: Target, draft: Source, config: SpeculativeConfig, dept
     return staged(build_stages(draft.config), shape, method, reach)
 
 
-def build_corpus(config: SpeculativeConfig | None, tokenizer: Tokenizer) -> Corpus | None:
+def build_corpus(config: SpeculativeConfig | None, tokenizer: Tokenizer | None) -> Corpus | None:
     """Return the corpus of responses that suffix decoding shares; None if it shares none.
 
     Raises:

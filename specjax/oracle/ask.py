@@ -1,5 +1,6 @@
 """Run a job in the oracle's vLLM process and return its answer, or raise one clear error."""
 
+import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,11 +12,12 @@ from specjax.host.worker import Worker, WorkerFailure
 from specjax.oracle.environment import OracleFailure, interpreter
 
 HERE = Path(__file__).parent
-DRIVER, PLUGIN = HERE / "driver.py", HERE / "plugin"
+DRIVER, PLUGIN, ROOT = HERE / "driver.py", HERE / "plugin", HERE.parent.parent
+LIBRARIES = "purelib", "platlib"  # where this Python has its packages
 KINDS = {  # what each kind of job must hold, and what it may hold
     "offline": (
         ("model", "prompts", "sampling_params"),
-        ("speculative_config", "engine", "drafts", "repairs"),
+        ("speculative_config", "engine", "drafts", "repairs", "beside"),
     ),
     "session": (("model",), ("speculative_config", "engine", "repairs")),
     "serve": (("model", "requests"), ("arguments", "start_timeout", "repairs")),
@@ -42,7 +44,9 @@ def ask(job: Mapping[str, Any], *, timeout: float = TIMEOUT, threads: int = 1) -
     """Run one job in a vLLM process of its own and return its answer.
 
     ``driver.py`` says what each kind of job holds and answers. ``repairs`` False asks the
-    stock wheel. ``threads`` is OpenMP's: one is fastest for tiny models on a busy machine.
+    stock wheel. ``beside`` True lets vLLM's process import specjax, and of this Python's packages
+    those that vLLM's own environment lacks. ``threads`` is OpenMP's: one is fastest for tiny
+    models on a busy machine.
 
     Raises:
         ValueError: the job has an unknown kind, field or method, or lacks a field.
@@ -154,6 +158,8 @@ def check(job: Any) -> dict[str, Any]:
         checked["model"] = checkpoint(job["model"])
     if "arrays" in job:
         checked["arrays"] = str(Path(job["arrays"]).resolve())
+    if job.get("beside"):
+        checked["beside"] = [str(ROOT), *sorted({*map(sysconfig.get_path, LIBRARIES)})]
     if job.get("speculative_config") is not None:
         checked["speculative_config"] = check_config(job["speculative_config"], "drafts" in job)
     return checked

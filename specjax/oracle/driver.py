@@ -39,6 +39,7 @@ def main() -> int:
         "HF_HUB_OFFLINE": "1",
     }
     os.environ.update(settings)
+    sys.path.extend(job.get("beside", []))  # folders of packages that this environment lacks
     kinds = {"offline": offline, "session": session, "serve": serve, "server": server}
     kinds |= {"rejection": rejection, "ngram": ngram, "suffix": suffix}
     start, further = time.monotonic(), iter(())
@@ -84,8 +85,8 @@ def offline(job: dict) -> dict:
     """Return completions of token-id prompts by vLLM's ``LLM``.
 
     Job: ``model``, ``prompts``, ``sampling_params`` (one for all, or one each); optional
-    ``speculative_config``, ``engine`` (further arguments of ``LLM``) and ``drafts``, the
-    table of drafts that ``{"method": "custom_class"}`` proposes (see ``table_drafts.py``).
+    ``speculative_config``, ``engine`` (further arguments of ``LLM``), ``beside`` (of ``main``) and
+    ``drafts``, the table that ``{"method": "custom_class"}`` proposes (see ``table_drafts.py``).
     Answer: ``outputs`` (token_ids, finish_reason, logprobs, metrics), ``rounds``: per prompt,
     one [committed tokens, draft] for every draft that was verified; ``counters``.
     """

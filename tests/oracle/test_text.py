@@ -14,6 +14,8 @@ from specjax.core.topology import causal
 from specjax.engine import output_processor
 from specjax.engine.corpus import Corpus
 from specjax.oracle.ask import TABLE_DRAFTS, table
+from tests.oracle import recordings
+from tests.oracle.conftest import weights as weights_of
 from tests.oracle.prompts import read
 
 K, NUM_TOKENS, MAX_MODEL_LEN = 3, 64, 512
@@ -228,3 +230,41 @@ def test_vllm_verifies_our_drafts_as_we_do(vllm, compared):
         )
         number += len(rounds)
     compared("verification of our drafts", "vLLM's custom_class", f"{number} drafts", "equal")
+
+
+PROPOSERS = {
+    "ngram": NGRAM,
+    "suffix": SUFFIX,
+    "draft_model": DRAFT,
+    "own": {"method": "custom_class", "model": "tests.vllm.own:ngram"},
+}
+
+
+@pytest.mark.parametrize("method", PROPOSERS)
+def test_specjax_drafts_inside_vllm_what_vllm_drafts(method, vllm, checkpoints, compared):
+    """The same drafts, counters and texts as vLLM's own, which the tests above hold to be ours."""
+    peer = "ngram" if method == "own" else method
+    asked = {
+        **job(peer),
+        "prompts": job("plain")["prompts"][:12],
+        "speculative_config": {
+            "method": "custom_class",
+            "model": "specjax.vllm.Proposer",
+            "num_speculative_tokens": K,
+        },
+        "beside": True,
+    }
+    asked["engine"] = {**asked["engine"], "additional_config": {"specjax": PROPOSERS[method]}}
+    inside = vllm(f"text_inside_{method}", asked)
+    theirs = recordings.replay(f"text_{peer}", job(peer), weights_of(job(peer), checkpoints))
+    number, total = 0, 0
+    for i, output in enumerate(inside["outputs"]):
+        assert output["token_ids"] == theirs["outputs"][i]["token_ids"], f"request {i}"
+        assert inside["rounds"][i] == theirs["rounds"][i], f"request {i}"
+        assert output["metrics"] == theirs["outputs"][i]["metrics"], f"request {i}"
+        number += len(inside["rounds"][i])
+        total += output["metrics"]["num_draft_tokens"]
+    assert inside["counters"]["vllm:spec_decode_num_drafts"] == number > 100
+    assert inside["counters"]["vllm:spec_decode_num_draft_tokens"] == total
+    what = f"specjax.vllm in vLLM, {method}: drafts, counters, texts"
+    compared(what, f"vLLM's {peer}", f"{len(inside['outputs'])} requests, {number} drafts", "equal")
