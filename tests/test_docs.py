@@ -43,7 +43,7 @@ BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 SHELL = ("sh", "bash", "console")
-OTHERS = (".", "curl", "jupyter", ".venv/bin/python", "pre-commit")  # commands that are not ours
+OTHERS = (".", "curl", "jupyter", ".venv/bin/python", "pre-commit", "vllm")  # not ours
 README_LINES = 180
 
 

@@ -1,6 +1,7 @@
 """The compiled programs of drafting from text: begin a row, read tokens, read and propose."""
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -50,37 +51,30 @@ def refit(state: PyTree, window: int) -> PyTree:
     return fit(state, window)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 6, 7), donate_argnums=2)
+class Unread(NamedTuple):
+    """The texts, and what the drafter has still to read of them."""
+
+    text: Text
+    known: Int[Array, "B"]  # tokens that it has read
+    count: Int[Array, "B"]  # tokens to read now, at most ``width``
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4, 5), donate_argnums=2)
 def read(
-    drafter: Drafter,
-    params: PyTree,
-    state: PyTree,
-    text: Text,
-    known: Int[Array, "B"],
-    count: Int[Array, "B"],
-    width: int,
-    window: int,
+    drafter: Drafter, params: PyTree, state: PyTree, unread: Unread, width: int, window: int
 ) -> PyTree:
-    """Return the state after ``count`` more tokens, at most ``width``, of each row."""
-    seen = observation(text, known - 1, count, width)
-    return drafter.observe(params, state, text, seen, window)
+    """Return the state after ``count`` more tokens of each row."""
+    seen = observation(unread.text, unread.known - 1, unread.count, width)
+    return drafter.observe(params, state, unread.text, seen, window)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 6, 9), donate_argnums=2)
+@functools.partial(jax.jit, static_argnums=(0, 4, 7), donate_argnums=2)
 def draft(
-    drafter: Drafter,
-    params: PyTree,
-    state: PyTree,
-    text: Text,
-    known: Int[Array, "B"],
-    count: Int[Array, "B"],
-    width: int,
-    sampling: Sampling,
-    keys: Key[Array, "B"],
-    window: int,
-) -> tuple[Int[Array, "B K"], Bool[Array, "B K"], PyTree]:
+    drafter: Drafter, params: PyTree, state: PyTree, unread: Unread, width: int,
+    sampling: Sampling, keys: Key[Array, "B"], window: int,
+) -> tuple[Int[Array, "B K"], Bool[Array, "B K"], PyTree]:  # fmt: skip
     """Read as ``read`` does; return the drafted tokens, which of them are real, and the state."""
-    state = read(drafter, params, state, text, known, count, width, window)
-    found, state = drafter.propose(params, state, text, sampling, keys, window)
+    state = read(drafter, params, state, unread, width, window)
+    found, state = drafter.propose(params, state, unread.text, sampling, keys, window)
     real = jnp.cumprod(found.valid[:, 1:], axis=1).astype(bool)
     return found.tokens[:, 1:], real, state

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from specjax.core.types import PyTree, Text
-from specjax.engine.rows import bucket
+from specjax.engine.rows import Host, bucket
 from specjax.host.compile_cache import enable_compile_cache
 from specjax.vllm import programs
 from specjax.vllm.options import build, check_reads_text, read_facts, read_options
@@ -92,31 +92,31 @@ class Proposer:
         self._fit(placed.kept, placed.fresh)
         known, drafter, params = self.rows, self.drafter, self._params()
         width, size = drafter.depth + 1, len(known.lengths)
-        text = self._text()
         while (left := known.lengths - known.read).max() > width:
             wide = next((one for one in WIDTHS if one >= left.max()), WIDTHS[-1])
             count = np.minimum(left, wide)
-            self.state = programs.read(
-                drafter, params, self.state, text, known.read, count, wide, self.window
-            )
+            unread = self._unread(count)
+            self.state = programs.read(drafter, params, self.state, unread, wide, self.window)
             known.read = known.read + count  # a new array: the program may read the old one late
-        sampling, keys = programs.constants(size, drafter.depth)
+        unread, constants = self._unread(left), programs.constants(size, drafter.depth)
         tokens, real, self.state = programs.draft(
-            drafter, params, self.state, text, known.read, left, width, sampling, keys, self.window
+            drafter, params, self.state, unread, width, *constants, self.window
         )
         known.read = known.lengths.copy()
         tokens, count = np.asarray(tokens), np.asarray(real).sum(axis=1)
         return [tokens[slot, : count[slot]].tolist() for slot in placed.slots]
 
-    def _text(self) -> Text:
+    def _unread(self, count: Host) -> programs.Unread:
+        """Return the rows' texts, and how many tokens of each to read now."""
         known, size = self.rows, len(self.rows.lengths)
         width = self.capacity if self.whole else self.window
-        lengths: Any = np.maximum(known.lengths, 1)
-        limits: Any = np.full(size, self.max_model_len, np.int32)
-        tokens: Any = known.tokens[:, :width].copy()  # likewise
-        starts: Any = known.starts.copy()
-        reason: Any = np.zeros(size, np.int32)
-        return Text(tokens, starts, lengths, limits, reason)
+        lengths: Host = np.maximum(known.lengths, 1)
+        limits: Host = np.full(size, self.max_model_len, np.int32)
+        tokens: Host = known.tokens[:, :width].copy()  # the program may read it late
+        starts: Host = known.starts.copy()
+        reason: Host = np.zeros(size, np.int32)
+        read: Host = known.read
+        return programs.Unread(Text(tokens, starts, lengths, limits, reason), read, count)
 
     def _params(self) -> PyTree:
         return self.params if self.corpus is None else self.corpus.index

@@ -12,8 +12,6 @@ LIST = """
 import importlib.metadata, json
 print(json.dumps([one.name for one in importlib.metadata.distributions()]))
 """
-    "import importlib.metadata as m, json; print(json.dumps([d.name for d in m.distributions()]))"
-)
 
 
 def canonical(name: str) -> str:
