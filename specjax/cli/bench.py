@@ -137,6 +137,36 @@ def prefix(
 
 @bench.command()
 @plainly
+def adaptive(
+    model: Annotated[str, typer.Option(help="Checkpoint folder, or 'bundled'.")] = "bundled",
+    speculative_config: Annotated[
+        str,
+        typer.Option("--speculative-config", "-sc", help="How to draft, with adaptive, as JSON."),
+    ] = '{"method": "ngram", "num_speculative_tokens": 3, "adaptive": "throughput_aware"}',
+    phases: Annotated[
+        str, typer.Option(help="The numbers of clients, one phase after the other.")
+    ] = "1,8,2,16,4,32,1",
+    requests: Annotated[int, typer.Option(min=1, help="Requests per client and phase.")] = 8,
+    json_file: Json = None,
+    reps: Reps = 3,
+) -> None:
+    """Adaptive K beside drafting always and never, while the load changes (half an hour)."""
+    from specjax.bench.adaptive import bench_adaptive
+    from specjax.cli.complete import parse_config
+    from specjax.host.compile_cache import enable_compile_cache
+
+    enable_compile_cache()
+    numbers = [int(one) for one in phases.split(",") if one.strip().isdigit()]
+    if len(numbers) != len(phases.split(",")) or not all(numbers):
+        raise ValueError(f"--phases needs numbers of clients such as 1,8,2, got {phases!r}.")
+    config = dict(parse_config(speculative_config) or {})
+    bench_adaptive(
+        model, config, json_file, phases=numbers, requests_per_client=requests, reps=reps
+    )
+
+
+@bench.command()
+@plainly
 def structured(
     model: Annotated[str, typer.Option(help="Checkpoint folder, or 'bundled'.")] = "bundled",
     speculative_config: Annotated[

@@ -57,6 +57,7 @@ def block_drafter(
         draft = grow_at_once(
             tree, logits, text, sampling, keys,
             draft_sample_method, max_model_len, head.follow, params,
+            hidden[:, first:], head.confidence,
         )  # fmt: skip
         return draft, cache
 

@@ -33,7 +33,7 @@ class Frontier(NamedTuple):
     path: Int[Array, "B W K"]  # drafted tokens up to here, V past them
     visible: Bool[Array, "B W R"]  # attention to the drafter's last R slots, this level's included
     index: Int[Array, "B W"]  # among the candidates
-    score: Float[Array, "B W"] | None  # log probability of the path
+    score: Float[Array, "B W"] | None  # log probability of the path, if the tree asks for it
 
 
 class Children(NamedTuple):
@@ -66,6 +66,15 @@ class OutputLogits(Protocol):
 
 
 @runtime_checkable
+class LogConfidence(Protocol):
+    """Say how likely the best child of a node is to be accepted, where logits are not asked."""
+
+    def __call__(self, outputs: PyTree, /) -> Float[Array, "B W"]:
+        """Return the logarithm of that chance after each node."""
+        ...
+
+
+@runtime_checkable
 class Scan(Protocol):
     """``jax.lax.scan``, or ``unrolled_scan``."""
 
@@ -86,6 +95,7 @@ def grow(
     method: str,
     max_model_len: int,
     scan: Scan = lax.scan,
+    confidence: LogConfidence | None = None,
 ) -> tuple[Draft, PyTree]:
     """Return a draft tree, and the carry after K - 1 forward passes over a level each.
 
@@ -101,10 +111,12 @@ def grow(
         method: ``draft_sample_method``, see above.
         max_model_len: nothing is proposed past it.
         scan: the loop over levels.
+        confidence: of a chain; None: the probability of the most likely token.
 
     A dynamic tree scores the r-th child of a node by the r-th largest probability, not by that
     of its token. For "greedy" these are the same; for "probabilistic" exactness requires it:
-    whether a node is kept must not depend on the token that was drawn for it.
+    whether a node is kept must not depend on the token that was drawn for it. For the same reason
+    ``min_confidence`` compares the score of a node's rank.
     """
     batch_size, width, rows = text.tokens.shape[0], tree.width, jnp.arange(text.tokens.shape[0])
     own = jnp.eye(width, dtype=bool)[None]
@@ -123,9 +135,13 @@ def grow(
         flat = tokens.reshape(batch_size, -1)
         scores = None
         if frontier.score is not None:
-            gain, _ = lax.top_k(log_softmax(level_logits), tree.top_k)
+            if confidence is None or tree.top_k > 1:
+                gain, _ = lax.top_k(log_softmax(level_logits), tree.top_k)
+            else:
+                gain = confidence(outputs)[:, :, None]
             scores = (frontier.score[:, :, None] + jnp.minimum(gain, 0)).reshape(flat.shape)
-            chosen = lax.top_k(scores, width)[1]
+            if tree.paths is None:
+                chosen = lax.top_k(scores, width)[1]
         chosen = jnp.broadcast_to(chosen, (batch_size, width))
         at, came_from = (rows[:, None], chosen), (rows[:, None], chosen // tree.top_k)
         first = 1 + jnp.where(level == 0, 0, tree.top_k * (1 + (level - 1) * width))
@@ -157,7 +173,7 @@ def grow(
         path=jnp.full((batch_size, 1, tree.depth), jnp.iinfo(jnp.int32).max),
         visible=jnp.ones((batch_size, 1, tree.slots), bool),
         index=nothing,
-        score=nothing.astype(jnp.float32) if tree.paths is None else None,
+        score=nothing.astype(jnp.float32) if tree.scored else None,
     )
     levels = jnp.zeros((tree.depth, width), int) if tree.paths is None else lay_out(tree).read
     children, frontier = expand_frontier(root, seed, 0, levels[0])
@@ -198,7 +214,12 @@ def prune(
         parents = (kept[:, None] < above[:, :, None]).sum(axis=-1, dtype=jnp.int32)
     tokens = jnp.take_along_axis(tokens, kept, axis=1)
     level = jnp.asarray(known.level)[kept]
-    valid = (text.lengths[:, None] + level - 1 < max_model_len) | (level == 0)
+    valid = text.lengths[:, None] + level - 1 < max_model_len
+    if tree.min_confidence > 0:
+        assert children.scores is not None
+        sure = jnp.pad(children.scores, [(0, 0), (1, 0)]) >= jnp.log(tree.min_confidence)
+        valid &= jnp.take_along_axis(sure, kept, axis=1)
+    valid |= level == 0
     probs = None
     if children.probs is not None:
         source = jnp.asarray(known.pass_index)[kept]

@@ -7,10 +7,11 @@ A dynamic tree over these logits keeps the likeliest paths (DDTree, arXiv:2604.1
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from specjax.core.types import Draft, Follow, PyTree, Sampling, Text
+from specjax.core.types import Confidence, Draft, Follow, PyTree, Sampling, Text
 from specjax.drafters.grow import grow
 from specjax.drafters.tree import Tree
 
@@ -32,6 +33,8 @@ def grow_at_once(
     max_model_len: int,
     follow: Follow | None = None,
     params: PyTree = None,
+    hidden: Float[Array, "B K D"] | None = None,
+    confidence: Confidence | None = None,
 ) -> Draft:
     """Return the draft of known logits.
 
@@ -44,7 +47,9 @@ def grow_at_once(
         method: ``draft_sample_method`` (``drafters.grow``).
         max_model_len: nothing is proposed past it.
         follow: returns what the token before adds to the logits (DSpark).
-        params: of ``follow``.
+        params: of ``follow`` and ``confidence``.
+        hidden: what ``confidence`` reads of each place.
+        confidence: tells how likely a token is to be accepted (DSpark).
     """
 
     def read(carry, frontier, level):
@@ -55,9 +60,19 @@ def grow_at_once(
         own = jnp.broadcast_to(own, (*place.tokens.shape, own.shape[-1]))
         return own if follow is None else own + follow(params, place.tokens)
 
+    def sure_after(place: Place):
+        assert confidence is not None
+        assert hidden is not None
+        own = jnp.take(hidden, place.level[0, 0], axis=1)[:, None]
+        own = jnp.broadcast_to(own, (*place.tokens.shape, own.shape[-1]))
+        return jax.nn.log_sigmoid(confidence(params, own, place.tokens))
+
     last = jnp.take_along_axis(text.tokens, text.lengths[:, None] - 1, axis=1)
     root = Place(last, jnp.zeros_like(last))
-    draft, _ = grow(tree, (), root, read, logits_after, text, sampling, keys, method, max_model_len)
+    draft, _ = grow(
+        tree, (), root, read, logits_after, text, sampling, keys, method, max_model_len,
+        confidence=None if confidence is None else sure_after,
+    )  # fmt: skip
     return draft
 
 

@@ -23,12 +23,16 @@ class Tree:
     ``paths`` lists the nodes of a fixed tree. None is a dynamic one (EAGLE-2, Li et al. 2024,
     arXiv:2406.16858): of each level the ``top_k`` most likely paths are continued by ``top_k``
     tokens each, and of all these candidates the ``num_nodes`` most likely paths are kept.
+
+    Paths that are less likely than ``min_confidence``, by the drafter's own probabilities, are cut
+    off in every round.
     """
 
     depth: int  # K
     top_k: int  # the most children of a node
     num_nodes: int
     paths: tuple[Path, ...] | None = None
+    min_confidence: float = 0.0
 
     def __post_init__(self):
         for name in ("depth", "top_k", "num_nodes"):
@@ -57,6 +61,11 @@ class Tree:
             return self.top_k
         inner = {path[:-1] for path in self.paths}
         return max(sum(len(path) == level for path in inner) for level in range(self.depth))
+
+    @property
+    def scored(self) -> bool:
+        """Whether a round needs the probability of each path."""
+        return self.paths is None or self.min_confidence > 0
 
     @property
     def slots(self) -> int:

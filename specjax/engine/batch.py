@@ -7,6 +7,7 @@ import numpy as np
 from specjax.core.cache import capacity
 from specjax.core.types import Params, State
 from specjax.engine import masked_round, rows
+from specjax.engine.adaptive import MOST_ROUNDS, Dispatched
 from specjax.engine.plan import ProgramTier
 from specjax.engine.programs import Programs
 from specjax.engine.request_state import RequestState
@@ -34,28 +35,35 @@ class Batch:
 
     def generate(
         self, params: Params, max_rounds: int | None, num_unknown: int
-    ) -> tuple[int, list[Any]]:
+    ) -> tuple[int, list[Any], Dispatched | None]:
         """Start decode rounds; return the window, and [infos, number of rounds] on the device.
+
+        With adaptive K also what its policy will learn from.
 
         Args:
             num_unknown: tokens a row may have beyond those the host has read.
         """
         self._shrink()
         programs, plan = self._programs, self._programs.plan
-        counted = self._count(len(self._scheduler.decoding))
+        num_running, adaptive = len(self._scheduler.decoding), programs.adaptive
+        counted = self._count(num_running) if adaptive is None else num_running
         engine = programs.decode_engine(counted, self._window(num_unknown), self.tier)
         most = min(max_rounds or plan.history, plan.history)
+        started = None
+        if adaptive is not None:
+            most = min(most, MOST_ROUNDS)
+            started = adaptive.start(num_running, engine, self._scheduler.num_slots)
         min_running = 1 if most == 1 else self._min_running()  # one round runs in any case
         assert self.state is not None
         state = programs.driver.fit(self.state, engine.window)
         if self.masked:
             decoding = self._scheduler.decoding
             self.state, infos = masked_round.run(programs, engine, params, state, decoding)
-            return engine.window, [infos, 1]
+            return engine.window, [infos, 1], started
         self.state, *results = programs.driver.generate(
             engine, params, state, most, min_running, plan.history
         )
-        return engine.window, results
+        return engine.window, results, started
 
     def add(self, request_state: RequestState, row: State) -> None:
         """Move a prefilled request's row into a slot; the batch grows if none is free."""

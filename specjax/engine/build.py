@@ -2,10 +2,12 @@
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from specjax.bundled import resolve
@@ -19,6 +21,7 @@ from specjax.core.types import (
     Rule,
     Target,
 )
+from specjax.drafters.adaptive import adaptive as adapt
 from specjax.drafters.block import block_drafter
 from specjax.drafters.custom import build_custom
 from specjax.drafters.draft_model import draft_model
@@ -31,11 +34,13 @@ from specjax.drafters.ngram import ngram
 from specjax.drafters.none import none, observe_only
 from specjax.drafters.stages import staged
 from specjax.drafters.suffix import suffix
-from specjax.drafters.tree import Tree
+from specjax.drafters.tree import Tree, chain_of
+from specjax.engine.adaptive import Adaptive
 from specjax.engine.corpus import Corpus
 from specjax.engine.corpus_file import load as load_corpus
 from specjax.engine.device import sharding
 from specjax.engine.options import custom, extraction
+from specjax.engine.options.adaptive import OF_BATCH
 from specjax.engine.options.methods import MODEL_FREE, read_n_predict
 from specjax.engine.options.rules import LOSSY
 from specjax.engine.options.speculative import SpeculativeConfig
@@ -308,6 +313,8 @@ def build_engine(target: Model, draft: Source, config: SpeculativeConfig | None)
         return Engine(build_target(target.config, taps), drafter, walk, window=0)
     model = build_target(target.config, taps_of(draft, config, target.config.num_layers))
     drafter = choose_drafter(model, draft, config, config.num_speculative_tokens)
+    if config.adaptive is not None and config.adaptive.strategy == "request":
+        drafter = adapt(drafter, config.adaptive.ema_alpha or 0.2)
     return Engine(model, drafter, choose_rule(config, drafter), window=0)
 
 
@@ -327,15 +334,32 @@ def build_schedule(
     for low, high, depth in ranges:
         depths += depths[-1:] * (low - 1 - len(depths))
         depths += [depth] * (high + 1 - low)
+    return tuple(engine_of_depth(engine, draft, config, depth) for depth in depths)
 
-    def at(depth: int) -> Engine:
-        if depth == engine.drafter.depth:
-            return engine
-        if depth == 0:
-            return engine._replace(drafter=observe_only(engine.drafter))
-        return engine._replace(drafter=choose_drafter(engine.target, draft, config, depth))
 
-    return tuple(map(at, depths))
+def build_adaptive(
+    engine: Engine, draft: Source, config: SpeculativeConfig | None, max_num_seqs: int
+) -> Adaptive | None:
+    """Return what chooses K for the batch; None if nothing does."""
+    if config is None or config.adaptive is None or config.adaptive.strategy not in OF_BATCH:
+        return None
+    if config.adaptive.strategy == "throughput_aware" and jax.process_count() > 1:
+        raise ValueError(
+            "adaptive: each process would measure other times, and choose another K: with several "
+            "processes use strategy 'ema' or 'request'."
+        )
+    policy = config.adaptive.policy(config.num_speculative_tokens, max_num_seqs)
+    steps = policy.candidate_steps
+    return Adaptive(policy, {k: engine_of_depth(engine, draft, config, k) for k in steps})
+
+
+def engine_of_depth(engine: Engine, draft: Source, config: SpeculativeConfig, depth: int) -> Engine:
+    """Return the engine that drafts ``depth`` tokens, with the same state as ``engine``."""
+    if depth == config.num_speculative_tokens:
+        return engine
+    if depth == 0:
+        return engine._replace(drafter=observe_only(engine.drafter))
+    return engine._replace(drafter=choose_drafter(engine.target, draft, config, depth))
 
 
 def choose_drafter(model: Target, draft: Source, config: SpeculativeConfig, depth: int) -> Drafter:
@@ -353,6 +377,8 @@ def choose_drafter(model: Target, draft: Source, config: SpeculativeConfig, dept
             f"a node of the draft tree has up to {shape.top_k} children, and the vocabulary "
             f"{vocab_size} tokens: ask for fewer."
         )
+    if config.draft_confidence_threshold:
+        shape = replace(chain_of(shape), min_confidence=config.draft_confidence_threshold)
     reach = config.max_model_len or 2**30
     if config.method == "suffix":
         return suffix(

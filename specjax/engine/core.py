@@ -11,9 +11,11 @@ import jax
 from specjax import __version__
 from specjax.core.types import Engine, Params
 from specjax.drafters.fallback import with_first
+from specjax.engine.adaptive import Adaptive
 from specjax.engine.build import (
     Model,
     Source,
+    build_adaptive,
     build_corpus,
     build_engine,
     build_schedule,
@@ -68,6 +70,7 @@ class EngineCore:
     Args:
         generation_config: what the checkpoint's generation_config.json sets.
         schedule: the engine for each number of running requests.
+        adaptive: chooses the engine instead; it goes on learning from loop to loop.
         corpus: the responses that suffix decoding shares among requests.
         connector: saves the files of method "extract_hidden_states".
     """
@@ -79,6 +82,7 @@ class EngineCore:
     max_num_seqs: int
     engine: Engine
     schedule: tuple[Engine, ...]
+    adaptive: Adaptive | None
     driver: Driver
     params: Params
     corpus: Corpus | None
@@ -203,6 +207,7 @@ class EngineCore:
             params,
             plan,
             schedule=self.schedule,
+            adaptive=self.adaptive,
             watch=watch,
             learn=learn,
             export=None if self.connector is None else partial(self.connector.save, first),
@@ -252,10 +257,12 @@ def build_core(args: EngineArgs) -> EngineCore:
     check_eos(eos_ids, target)
     engine = build_engine(target, draft, config)
     schedule = build_schedule(engine, draft, config)
+    adaptive = build_adaptive(engine, draft, config, args.max_num_seqs)
     corpus = build_corpus(config, target.tokenizer)
     if args.batch_invariant:
         platform = name_platform(device, mesh)
-        check_batch_invariant(platform, mesh.size, schedule, learns=corpus is not None)
+        learns = corpus is not None or adaptive is not None
+        check_batch_invariant(platform, mesh.size, schedule, learns=learns)
     check_same(describe_run(args, target, draft))
     weights = load(target, draft, config, mesh, keep_dtype=has_inference_layout(mesh, device))
     driver, params = choose_driver(
@@ -276,6 +283,7 @@ def build_core(args: EngineArgs) -> EngineCore:
         max_num_seqs=args.max_num_seqs,
         engine=engine,
         schedule=schedule,
+        adaptive=adaptive,
         driver=driver,
         params=params,
         corpus=corpus,

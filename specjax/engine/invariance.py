@@ -22,7 +22,8 @@ def check_batch_invariant(
 
     Args:
         schedule: the engines by the number of running requests.
-        learns: whether responses to other requests change the drafts.
+        learns: whether other requests change the drafts, by their responses or by what they
+            accept.
 
     Raises:
         ValueError: with the reason and the remedy.
@@ -38,7 +39,7 @@ def check_batch_invariant(
             "use tensor_parallel_size=1",
         )
     if schedule[0].rule is not walk and (learns or len(schedule) > 1):
-        why = "responses to others" if learns else "num_speculative_tokens_per_batch_size"
+        why = "other requests" if learns else "num_speculative_tokens_per_batch_size"
         _refuse(
             f"drafts that change with {why}, and a rule whose text depends on the draft",
             "use draft_sample_method='greedy' and rejection_sample_method='standard'",

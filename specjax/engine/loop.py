@@ -19,6 +19,7 @@ import numpy as np
 
 from specjax.core.types import Engine, Params, State
 from specjax.drafters.fallback import with_first
+from specjax.engine.adaptive import Adaptive
 from specjax.engine.batch import Batch
 from specjax.engine.driver import XLA, Driver
 from specjax.engine.plan import Plan
@@ -42,6 +43,7 @@ class Loop:
             probabilities.
         schedule: the engine for each number of running requests: entry i while i + 1 run, the
             last one also when more do. All of them share ``engine``'s state.
+        adaptive: chooses the engine for the next rounds, instead of the schedule.
         watch: called with each request that has new tokens; may stop it.
         export: called with each request that has finished, and its row of the drafter's state.
         learn: called with each request that has new tokens, and with None for the drafter's
@@ -61,6 +63,7 @@ class Loop:
         plan: Plan,
         *,
         schedule: Sequence[Engine] = (),
+        adaptive: Adaptive | None = None,
         watch: Watch | None = None,
         learn: Learn | None = None,
         export: Export | None = None,
@@ -69,7 +72,11 @@ class Loop:
         driver: Driver = XLA,
         prefixes: PrefixCache | None = None,
     ):
-        self.programs = Programs(engine, params, plan, tuple(schedule) or (engine,), driver)
+        engines = tuple(schedule) or (engine,)
+        self.programs = Programs(engine, params, plan, engines, driver, adaptive)
+        self._adaptive = adaptive
+        if adaptive is not None:
+            adaptive.interrupt()
         self.scheduler = Scheduler(plan.sizes) if scheduler is None else scheduler
         self.prefill = Prefill(self.programs, prefixes)
         self.batch = Batch(self.programs, self.scheduler)
@@ -129,6 +136,8 @@ class Loop:
 
     def _prefill_chunk(self, chunk: int) -> Collect:
         """Prefill the next chunk of prompts; the last chunk emits the first token."""
+        if self._adaptive is not None:
+            self._adaptive.interrupt()
         start = self.prefill.num_prefilled
         info, prompt = self.prefill.run(self._current_params(), chunk, self.scheduler.prefilling)
         group = self.prefill.group
@@ -155,7 +164,7 @@ class Loop:
         """Run decode rounds for all running rows."""
         num_unknown = self.programs.engine.drafter.depth + 1 if self._ahead else 0
         params = self._current_params()
-        window, results = self.batch.generate(params, max_rounds, num_unknown)
+        window, results, started = self.batch.generate(params, max_rounds, num_unknown)
         decoding, plan = dict(self.scheduler.decoding), self.programs.plan
 
         def collect() -> list[RequestState]:
@@ -164,6 +173,8 @@ class Loop:
             if rounds == 0 and left:
                 raise RuntimeError(f"no progress in a window of {window}: {plan.capacity=}")
             self.batch.num_oversized += int(rounds)
+            if self._adaptive is not None and started is not None:
+                self._adaptive.end(started, infos, int(rounds))
             for slot, request_state in left.items():
                 request_state.extend(infos, slot, int(rounds))
                 self._publish(request_state)

@@ -1,6 +1,6 @@
 """``Programs``: the compiled programs of a loop, each for a shape of the plan."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -9,6 +9,7 @@ import numpy as np
 from specjax.core.sampling import Sampling
 from specjax.core.types import Engine, Params, State, Text
 from specjax.engine import rows
+from specjax.engine.adaptive import Adaptive
 from specjax.engine.driver import Driver
 from specjax.engine.plan import Plan, ProgramTier
 from specjax.engine.rows import Request
@@ -24,6 +25,7 @@ class Programs:
         engine: its window and numbers of log probabilities are set by the plan.
         params: on the driver's device.
         schedule: the engine for each number of running requests.
+        adaptive: chooses the engine instead, by what past rounds have shown.
     """
 
     engine: Engine
@@ -31,6 +33,7 @@ class Programs:
     plan: Plan
     schedule: Sequence[Engine]
     driver: Driver
+    adaptive: Adaptive | None = None
 
     @property
     def vocab_size(self) -> int:
@@ -61,9 +64,19 @@ class Programs:
         )
 
     def decode_engine(self, num_running: int, window: int, tier: ProgramTier) -> Engine:
-        """Return the decode engine for this number of running requests, window and tier."""
-        engine = self.scheduled(num_running)
-        return engine._replace(window=window, num_logprobs=tier.num_logprobs)
+        """Return the engine of the next decode rounds, for so many requests, window and tier."""
+        chosen = self.scheduled(num_running)
+        if self.adaptive is not None:
+            chosen = self.adaptive.choose(num_running)
+        return chosen._replace(window=window, num_logprobs=tier.num_logprobs)
+
+    def decode_engines(self, counts: Iterable[int], window: int, tier: ProgramTier) -> list[Engine]:
+        """Return all decode engines that these numbers of running requests may call for."""
+        found = map(self.scheduled, counts)
+        if self.adaptive is not None:
+            found = self.adaptive.engines.values()
+        shape = {"window": window, "num_logprobs": tier.num_logprobs}
+        return [one._replace(**shape) for one in dict.fromkeys(found)]
 
     def scheduled(self, num_running: int) -> Engine:
         """Return the engine whose K the schedule gives for this number of running requests."""

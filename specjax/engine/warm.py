@@ -114,7 +114,7 @@ def decode_calls(programs: Programs, tier: ProgramTier) -> Iterator[Work]:
         for fewer, size in zip((0, *plan.sizes), plan.sizes, strict=False):
             yield lambda size=size, window=window: grow(size, window)
             counts = range(fewer + 1, size + 1)
-            for engine in {programs.decode_engine(running, window, tier) for running in counts}:
+            for engine in programs.decode_engines(counts, window, tier):
                 yield lambda engine=engine: run(engine)
 
 

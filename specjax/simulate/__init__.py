@@ -1,5 +1,6 @@
 """Simulations: the shipped round on toy chains, a server under load, and fits to tables."""
 
+from specjax.simulate.adaptive import Phase, Throughput, under_load
 from specjax.simulate.calibrate import Calibration, calibrate, fit_costs
 from specjax.simulate.chain import Counts, Pair, chain, correlated_pair, exact_tokens_per_step
 from specjax.simulate.metrics import Metrics, measure
@@ -14,9 +15,11 @@ __all__ = [
     "Counts",
     "Metrics",
     "Pair",
+    "Phase",
     "Policy",
     "Replayed",
     "Served",
+    "Throughput",
     "Workload",
     "by_schedule",
     "calibrate",
@@ -31,4 +34,5 @@ __all__ = [
     "open_loop",
     "replay",
     "serving",
+    "under_load",
 ]

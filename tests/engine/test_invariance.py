@@ -33,7 +33,7 @@ def check(platform="cpu", num_devices=1, schedule=(ENGINE,), learns=False):
         ),
         (
             {"schedule": (ENGINE._replace(rule=rejection),), "learns": True},
-            "responses to others",
+            "other requests",
             "rejection_sample_method='standard'",
         ),
     ],

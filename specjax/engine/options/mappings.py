@@ -14,6 +14,7 @@ KINDS = {
     "bool": "True or False",
     "str": "a string",
     "Sequence[float]": "a list of numbers",
+    "Sequence[int]": "a list of integers",
     "Sequence[Sequence[int]]": "a list of [low, high, num_speculative_tokens]",
     "Mapping[str, Any]": "a mapping",
 }

@@ -8,6 +8,7 @@ from typing import Any, no_type_check
 
 from specjax.drafters.tree import Tree
 from specjax.engine.options import custom, extraction
+from specjax.engine.options.adaptive import OF_BATCH, AdaptiveConfig
 from specjax.engine.options.mappings import kind_of, parse_value, read_mapping, suggest, warn_inert
 from specjax.engine.options.methods import (
     METHODS,
@@ -29,7 +30,7 @@ AT_LEAST = {  # smallest value of each number that has one
     "prompt_lookup_min": 1, "dspark_draft_topk": 1, "suffix_decoding_max_tree_depth": 1,
     "suffix_decoding_max_cached_requests": 0, "suffix_decoding_max_spec_factor": 0,
     "suffix_decoding_max_cached_tokens": 1,
-    "suffix_decoding_min_token_prob": 0, "posterior_alpha": 0,
+    "suffix_decoding_min_token_prob": 0, "posterior_alpha": 0, "draft_confidence_threshold": 0,
 }  # fmt: skip
 
 PARALLEL = ("eagle3", "draft_model")  # methods of P-EAGLE and PARD; block heads always are
@@ -56,6 +57,7 @@ PER_ENGINE = {  # options that an engine has once, with their defaults
     "num_speculative_tokens_per_batch_size": None,
     "rejection_sample_method": "standard",
     "suffix_decoding_corpus": None,
+    "adaptive": None,
 }
 
 
@@ -81,6 +83,9 @@ class SpeculativeConfig:
       ``posterior_threshold`` and ``posterior_alpha``) and "entropy" (vllm-ascend, likewise).
     - ``tree``, {"depth", "top_k", "num_nodes"}: the likeliest nodes of each round (EAGLE-2).
       With a tree num_speculative_tokens counts its nodes, as in vLLM, and need not be given.
+    - ``draft_confidence_threshold``: draft tokens are not verified whose path is less likely, by
+      the drafter's probabilities or DSpark's confidence head. ``adaptive``: K by what past rounds
+      have shown (`AdaptiveConfig`).
     - ``method`` "custom_class" with ``model`` "package.module:factory", or the name of an entry
       point in the group "specjax.drafters": a drafter of your own, built by that function
       (``core.types.DrafterFactory``). ``drafter_options`` are its further arguments.
@@ -120,6 +125,8 @@ class SpeculativeConfig:
     draft_sample_method: str = "greedy"
     parallel_drafting: bool = False
     dspark_draft_topk: int | None = None
+    draft_confidence_threshold: float = 0.0
+    adaptive: Any = None  # kept as an AdaptiveConfig
     speculative_token_tree: Any = None  # the text, or the list it means; kept as vLLM's text
     tree: Any = None  # kept as a Tree
     disable_padded_drafter_batch: bool = False
@@ -165,6 +172,7 @@ class SpeculativeConfig:
         self._check_schedule()
         self._complete_rule()
         self._check_method()
+        self._complete_adaptive()
         self._complete_parts()
 
     @classmethod
@@ -256,6 +264,10 @@ class SpeculativeConfig:
             raise ValueError(
                 f"suffix_decoding_min_token_prob={self.suffix_decoding_min_token_prob} "
                 "must be in [0, 1]."
+            )
+        if self.draft_confidence_threshold >= 1:
+            raise ValueError(
+                f"draft_confidence_threshold={self.draft_confidence_threshold} must be below 1."
             )
 
     def _complete_ngram(self):
@@ -417,6 +429,31 @@ class SpeculativeConfig:
                 f"{dict(self.drafter_options)!r}: remove it."
             )
 
+    def _complete_adaptive(self):
+        """Read the adaptive policy, and check it against the other options."""
+        if self.draft_confidence_threshold and self.method in (*MODEL_FREE, custom.METHOD):
+            raise ValueError(
+                f"draft_confidence_threshold needs the probabilities of a draft model or head, and "
+                f"method={self.method!r} has none: remove it."
+            )
+        if self.adaptive is None:
+            return
+        adaptive = AdaptiveConfig.read(self.adaptive)
+        object.__setattr__(self, "adaptive", adaptive)
+        if self.method == extraction.METHOD:
+            raise ValueError(f"adaptive does not go with method={self.method!r}: remove it.")
+        if self.num_speculative_tokens_per_batch_size is not None:
+            raise ValueError(
+                "num_speculative_tokens_per_batch_size and adaptive both choose K: remove one."
+            )
+        if adaptive.strategy in OF_BATCH:
+            if isinstance(self.shape, Tree):
+                raise ValueError(
+                    f"adaptive: strategy {adaptive.strategy!r} cuts chains, and a draft tree is "
+                    "given: remove one of them, or use strategy 'request'."
+                )
+            adaptive.policy(self.num_speculative_tokens, 1)
+
     def _find_entry_point(self):
         """Replace a method that an installed package adds by its import path."""
         path = None if self.method in (None, *METHODS) else custom.entry_point_path(self.method)
@@ -457,6 +494,11 @@ class SpeculativeConfig:
                 "there is a fallback: remove one of them."
             )
         if self.speculative_config is not None:
+            if self.draft_confidence_threshold:
+                raise ValueError(
+                    "draft_confidence_threshold does not go with a draft model that itself "
+                    "speculates: remove one of them."
+                )
             self._check_hierarchical(self.speculative_config)
 
     def _check_hierarchical(self, own: "SpeculativeConfig"):

@@ -266,6 +266,60 @@ def test_an_mlp_speculators_config_says_how_many_tokens_it_drafts(tmp_path):
     assert SpeculativeConfig.from_dict({"model": str(tmp_path)}).num_speculative_tokens == 4
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({**NGRAM, "adaptive": "goodput"}, r"strategy must be one of .* got 'goodput'"),
+        ({**NGRAM, "adaptive": {"ema_alpha": 0.1}}, "adaptive needs a strategy"),
+        (
+            {**NGRAM, "adaptive": {"strategy": "ema", "ema_alfa": 0.1}},
+            "adaptive: unknown option 'ema_alfa'. Did you mean 'ema_alpha'",
+        ),
+        (
+            {**NGRAM, "adaptive": {"strategy": "request", "hysteresis": 0.1}},
+            "hysteresis is an option of strategy 'throughput_aware', not of 'request'",
+        ),
+        (
+            {**NGRAM, "adaptive": {"strategy": "ema", "candidate_steps": [0, 99]}},
+            r"candidate_steps=\[0, 99\] must be between 0 and num_speculative_tokens",
+        ),
+        ({**NGRAM, "adaptive": {"strategy": "ema", "ema_alpha": 2}}, "adaptive: ema_alpha must"),
+        ({**NGRAM, "adaptive": {"strategy": "request", "ema_alpha": 0}}, "ema_alpha=0.0 must be"),
+        (
+            {**NGRAM, "adaptive": "ema", "num_speculative_tokens_per_batch_size": [[1, 2, 3]]},
+            "both choose K: remove one",
+        ),
+        (
+            {
+                "model": "bundled:draft",
+                "adaptive": "throughput_aware",
+                "tree": {"depth": 2, "top_k": 2, "num_nodes": 4},
+            },
+            "cuts chains, and a draft tree is given",
+        ),
+        (
+            {**NGRAM, "fallback": {**DRAFT, "adaptive": "request"}},
+            "inside fallback: it belongs to the speculative_config around it",
+        ),
+        ({**NGRAM, "draft_confidence_threshold": 0.3}, "method='ngram' has none: remove it"),
+        ({**DRAFT, "draft_confidence_threshold": 1.5}, "=1.5 must be below 1"),
+        ({**DRAFT, "draft_confidence_threshold": -1}, "must be >= 0"),
+    ],
+)
+def test_bad_adaptive_options_are_one_clear_error(given, message):
+    with pytest.raises(ValueError, match=message):
+        SpeculativeConfig.from_dict(given)
+
+
+def test_adaptive_is_a_strategy_or_a_mapping_and_may_be_text():
+    ema = SpeculativeConfig.from_dict({**NGRAM, "adaptive": "ema"}).adaptive
+    assert ema == SpeculativeConfig.from_dict({**NGRAM, "adaptive": {"strategy": "ema"}}).adaptive
+    text = '{"strategy": "throughput_aware", "candidate_steps": [0, 3]}'
+    given = SpeculativeConfig.from_dict({**NGRAM, "num_speculative_tokens": 3, "adaptive": text})
+    assert given.adaptive.candidate_steps == (0, 3)
+    assert hash(given) == hash(SpeculativeConfig.from_dict(given))
+
+
 # The fields of vLLM's SpeculativeConfig: 0.32's, as its source has them, and what 0.33 adds.
 FIELDS_0_32 = (
     "enforce_eager", "num_speculative_tokens", "model", "method", "draft_tensor_parallel_size",

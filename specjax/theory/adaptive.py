@@ -1,0 +1,258 @@
+"""Adaptive K: how many tokens to draft in the next round, by what past rounds have shown.
+
+A policy is three pure functions: ``init`` returns what is known at the start, ``choose`` returns K
+for a number of running requests, ``learn`` takes in what a program's rounds have shown. So the
+policy that serves is the one that is simulated. With ``walk`` no policy can change the text; with
+the ratio rules the text keeps its distribution, since K depends on earlier rounds alone.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from specjax.theory.arrays import require
+
+
+class Seen(NamedTuple):
+    """What the rounds of one program have shown."""
+
+    running: int  # requests that ran
+    depth: int  # K
+    rounds: int
+    reached: Int[np.ndarray, "K"]  # rounds of requests that accepted all tokens before i
+    accepted: Int[np.ndarray, "K"]  # those that accepted the one at i too
+    seconds: float | None  # of all rounds; None: not known
+
+
+class AdaptivePolicy(NamedTuple):
+    """A policy over ``candidate_steps``; its states are NamedTuples that nothing changes."""
+
+    init: Callable[[], Any]
+    choose: Callable[[Any, int], tuple[int, Any]]  # (state, running requests) -> K, state
+    learn: Callable[[Any, Seen], Any]
+    candidate_steps: tuple[int, ...]  # the values that K may have, rising
+
+
+def count_positions(
+    accepted: Sequence[int] | Int[np.ndarray, "R"], depth: int
+) -> tuple[Int[np.ndarray, "K"], Int[np.ndarray, "K"]]:
+    """Return (reached, accepted) by position, from the accepted tokens of some rounds of K.
+
+    A token that a drafter did not find counts as one that was rejected.
+
+    >>> reached, accepted = count_positions([1, 3, 1], depth=3)
+    >>> reached.tolist(), accepted.tolist()
+    ([3, 3, 1], [3, 1, 1])
+    """
+    position, kept = np.arange(depth)[None], np.asarray(accepted, int).reshape(-1, 1)
+    return (kept >= position).sum(axis=0), (kept > position).sum(axis=0)
+
+
+class Average(NamedTuple):
+    """What ``by_acceptance`` knows."""
+
+    accepted: float  # moving average of a draft's accepted tokens
+    index: int  # of the present K
+    batches: int
+
+
+def by_acceptance(
+    candidate_steps: Sequence[int],
+    *,
+    ema_alpha: float = 0.2,
+    warmup_batches: int = 10,
+    update_interval: int = 5,
+    up_hysteresis: float = 0.0,
+    down_hysteresis: float = -0.25,
+) -> AdaptivePolicy:
+    """Return SGLang's policy "ema": K follows the number of accepted tokens.
+
+    K rises to the next candidate while the average is above K - 0.5 + ``up_hysteresis``, and falls
+    to the one before while it is at most that one - 0.5 + ``down_hysteresis`` (before 0: 0.5). From
+    K = 0 it tries the next candidate after ``update_interval`` rounds. Source: SGLang,
+    ``adaptive_spec_params.py``.
+
+    Args:
+        candidate_steps: the values that K may have; it begins with the largest.
+        ema_alpha: the weight of the last round.
+        warmup_batches: rounds before K changes.
+        update_interval: rounds between two changes.
+        up_hysteresis: added to the bar for a larger K.
+        down_hysteresis: added to the bar for a smaller one.
+    """
+    steps = check_steps(candidate_steps)
+    require("ema_alpha", ema_alpha, 1e-6, 1.0)
+    require("warmup_batches", warmup_batches, 0)
+    require("update_interval", update_interval, 1)
+
+    def learn(state: Average, seen: Seen) -> Average:
+        average, drafts = state.accepted, seen.reached[0] if len(seen.reached) else 0
+        if drafts:
+            kept = 1 - (1 - ema_alpha) ** seen.rounds
+            average += kept * (float(seen.accepted.sum()) / float(drafts) - average)
+        batches = state.batches + seen.rounds
+        state = Average(average, state.index, batches)
+        before = max(state.batches - seen.rounds - warmup_batches, 0)
+        due = (batches - warmup_batches) // update_interval > before // update_interval
+        return state._replace(index=next_index(state)) if due else state
+
+    def next_index(state: Average) -> int:
+        index = state.index
+        if steps[index] == 0:
+            return min(index + 1, len(steps) - 1)
+        while index > 0:
+            least = steps[index - 1] or 1
+            if state.accepted > least - 0.5 + down_hysteresis:
+                break
+            index -= 1
+        if index < state.index:
+            return index
+        while index < len(steps) - 1 and state.accepted > steps[index] - 0.5 + up_hysteresis:
+            index += 1
+        return index
+
+    start = Average(float(max(steps[-1] - 1, 0)), len(steps) - 1, 0)
+    return AdaptivePolicy(
+        lambda: start, lambda state, running: (steps[state.index], state), learn, steps
+    )
+
+
+class Rates(NamedTuple):
+    """What ``by_throughput`` knows; C candidates, R the most running requests."""
+
+    reached: Float[np.ndarray, "K"]  # by position, the older the less they count
+    accepted: Float[np.ndarray, "K"]
+    seconds: Float[np.ndarray, "R C"]  # a round's time; NaN: not measured
+    since: Int[np.ndarray, "C"]  # rounds since a candidate was chosen
+    index: int  # of the present K
+    trial: int  # of the K that is being tried
+    left: int  # rounds that the trial has left
+
+
+def by_throughput(
+    candidate_steps: Sequence[int],
+    max_num_seqs: int,
+    *,
+    hysteresis: float = 0.01,
+    probe_budget: float = 0.01,
+    probe_rounds: int = 4,
+    least_interval: int = 50,
+    half_life: float = 200.0,
+    ema_alpha: float = 0.1,
+) -> AdaptivePolicy:
+    """Return the policy of the K with the most tokens per second, as measured while serving.
+
+    Tokens per round follow from the acceptance by position, which all batch sizes share; a round's
+    time is measured for each K and number of running requests. So K falls, to 0 if that is among
+    the candidates, when load makes verification dear or the drafts become wrong. Another K replaces
+    the present one when it gains more than ``hysteresis``. Candidates that are not in use are tried
+    now and then, so often that the time it loses is a share of ``probe_budget``, and at once where
+    no batch of about that size has run with them. (SGLang has a strategy of that name, by times
+    that it profiles at start; TurboSpec, arXiv:2406.14066, maximises the same goodput.)
+
+    Args:
+        candidate_steps: the values that K may have; it begins with the largest.
+        max_num_seqs: the most running requests.
+        hysteresis: the least gain for which K changes.
+        probe_budget: the share of time that trials may lose.
+        probe_rounds: rounds of a trial.
+        least_interval: rounds between two trials of a candidate, at least.
+        half_life: drafts after which an observed acceptance counts half.
+        ema_alpha: the weight of the last round in a time.
+    """
+    steps = check_steps(candidate_steps)
+    depth, sizes = steps[-1], np.arange(1, max_num_seqs + 1)
+    for name, value in (("hysteresis", hysteresis), ("probe_budget", probe_budget)):
+        require(name, value, 0.0, 1.0)
+    groups = np.array([int(size - 1).bit_length() for size in sizes])  # 1, 2, 3-4, 5-8, ...
+
+    def init() -> Rates:
+        none, seconds = np.zeros(depth), np.full((max_num_seqs, len(steps)), np.nan)
+        return Rates(none, none, seconds, np.zeros(len(steps), int), len(steps) - 1, 0, 0)
+
+    def choose(state: Rates, running: int) -> tuple[int, Rates]:
+        row = min(running, max_num_seqs) - 1
+        known = ~np.isnan(state.seconds)
+        if state.left > 0:
+            return steps[state.trial], spent(state, state.trial, state.left - 1)
+        near = known & (groups == groups[row])[:, None]
+        for index in reversed(range(len(steps))):
+            if not near[:, index].any():
+                return steps[index], spent(state, index, probe_rounds - 1)
+        times = times_at(state.seconds, row, near)
+        rates = tokens_per_round(state)[list(steps)] / times
+        best, index = int(rates.argmax()), state.index
+        if rates[best] > rates[index] * (1 + hysteresis):
+            index = best
+        state = state._replace(index=index)
+        lost = probe_rounds * times / times[index] * (1 - rates / rates[index])
+        share = probe_budget / max(len(steps) - 1, 1)
+        interval = np.maximum(least_interval, lost / max(share, 1e-9))
+        overdue = state.since / interval
+        overdue[index] = 0
+        if overdue.max() > 1 and probe_budget > 0:
+            trial = int(overdue.argmax())
+            return steps[trial], spent(state, trial, probe_rounds - 1)
+        return steps[index], spent(state, index, 0)
+
+    def learn(state: Rates, seen: Seen) -> Rates:
+        drafts = float(seen.reached[0]) if len(seen.reached) else 0.0
+        kept = 0.5 ** (drafts / half_life)
+        reached, accepted = state.reached * kept, state.accepted * kept
+        size = min(depth, len(seen.reached))
+        reached[:size] += seen.reached[:size]
+        accepted[:size] += seen.accepted[:size]
+        state = state._replace(reached=reached, accepted=accepted)
+        if seen.seconds is None or seen.depth not in steps:
+            return state
+        at = min(seen.running, max_num_seqs) - 1, steps.index(seen.depth)
+        seconds, one = state.seconds.copy(), seen.seconds / seen.rounds
+        before = seconds[at]
+        if np.isnan(before):
+            seconds[at] = one
+        else:  # a pause of the machine is no round's time
+            weight = 1 - (1 - ema_alpha) ** seen.rounds
+            seconds[at] += weight * (min(one, 2 * before) - before)
+        return state._replace(seconds=seconds)
+
+    return AdaptivePolicy(init, choose, learn, steps)
+
+
+def spent(state: Rates, index: int, left: int) -> Rates:
+    """Return the state after a round with the candidate of an index."""
+    since = state.since + 1
+    since[index] = 0
+    return state._replace(since=since, trial=index, left=left)
+
+
+def times_at(
+    seconds: Float[np.ndarray, "R C"], row: int, known: np.ndarray
+) -> Float[np.ndarray, "C"]:
+    """Return each candidate's time at one batch size, from the nearest one that was measured."""
+    away = np.abs(np.arange(len(seconds)) - row)
+    nearest = np.where(known, away[:, None], len(seconds)).argmin(axis=0)
+    return seconds[nearest, np.arange(seconds.shape[1])]
+
+
+def tokens_per_round(state: Rates) -> Float[np.ndarray, "K1"]:
+    """Return the expected tokens of a round for K = 0, 1, ...: 1 + a_1 + a_1 a_2 + ...
+
+    A position that was hardly ever reached is taken to be like the one before it; at first all
+    drafts are taken to be right.
+    """
+    expected, survival, alpha = [1.0], 1.0, 1.0
+    for reached, accepted in zip(state.reached, state.accepted, strict=True):
+        alpha = float((accepted + alpha) / (reached + 1))
+        survival *= alpha
+        expected.append(expected[-1] + survival)
+    return np.array(expected)
+
+
+def check_steps(candidate_steps: Sequence[int]) -> tuple[int, ...]:
+    """Return the candidates in rising order; ValueError if there are none, or one is negative."""
+    steps = tuple(sorted(set(candidate_steps)))
+    if not steps or steps[0] < 0:
+        raise ValueError(f"candidate_steps must list numbers of tokens >= 0, got {candidate_steps}")
+    return steps
