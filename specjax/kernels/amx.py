@@ -158,13 +158,7 @@ def write_transpose(module: ir.Module, given: int, wanted: int) -> None:
     source, target, stride = to.function.args
     rows = [to.read(PAIRS, to.place(source, i, 64), align=64) for i in range(given)]
     rows += [ir.Constant(PAIRS, None)] * (SIDE - given)
-    for distance in (1, 2, 4, 8) if given < SIDE else (8, 4, 2, 1):  # what is not needed falls off
-        for i in range(SIDE):  # swap blocks of this size beside the diagonal
-            if not i & distance:
-                a, b = rows[i], rows[i + distance]
-                upper = [j if not j & distance else SIDE + j - distance for j in range(SIDE)]
-                lower = [j + distance if not j & distance else SIDE + j for j in range(SIDE)]
-                rows[i], rows[i + distance] = to.shuffle(a, b, upper), to.shuffle(a, b, lower)
+    rows = to.transpose(rows, ascending=given < SIDE)  # what is not needed falls off
     for i, row in enumerate(rows[:wanted]):
         to.write(row, to.place(target, to.mul(stride, i), 1), align=64)
     to.at.ret_void()

@@ -247,13 +247,21 @@ class Writer:
             half //= 2
         return level[0]
 
-    def side_by_side(self, vectors: Sequence[Value], count: int) -> Value:
-        """Return the first ``count`` lanes of each vector, concatenated to one."""
-        while len(vectors) > 1:
-            both = [i + start for start in (0, LANES) for i in range(count)]
-            both += [0] * (LANES - len(both))
-            vectors = [
-                self.shuffle(a, b, both) for a, b in zip(vectors[::2], vectors[1::2], strict=True)
-            ]
-            count *= 2
-        return vectors[0]
+    def transpose(self, rows: Sequence[Value], *, ascending: bool = False) -> list[Value]:
+        """Return the columns of a square of vectors.
+
+        Blocks beside the diagonal are swapped, of every size; the smallest first if ``ascending``.
+        """
+        rows, count = list(rows), len(rows)
+        distances = [1 << level for level in range(count.bit_length() - 1)]
+        for distance in distances if ascending else reversed(distances):
+            upper = [j if not j & distance else count + j - distance for j in range(count)]
+            lower = [j + distance if not j & distance else count + j for j in range(count)]
+            for i in range(count):
+                if not i & distance:
+                    a, b = rows[i], rows[i + distance]
+                    rows[i], rows[i + distance] = (
+                        self.shuffle(a, b, upper),
+                        self.shuffle(a, b, lower),
+                    )
+        return rows

@@ -205,15 +205,23 @@ def write_block(module: ir.Module, weight: str, x: str) -> None:
 
 
 def divide(
-    to: Writer, frame: Value, sizes: tuple[Value, Value], rows: int | Value, in_tiles: bool
+    to: Writer,
+    frame: Value,
+    sizes: tuple[Value, Value],
+    rows: int | Value,
+    in_tiles: bool,
+    blocks: int | Value = 1,
 ) -> tuple[Value, Value]:
-    """Return how many outputs a task computes for some rows, and how many tasks that makes.
+    """Return how many outputs a task computes for a block's rows, and how many tasks that makes.
 
     ``sizes`` are those of the matrix [O, I].
     """
     outputs, size = sizes
     unit, each = (2 * amx.SIDE, TILE_PARTS) if in_tiles else (8, MOST_PARTS)
-    most = to.mul(num_threads(to, frame), each * unit)
+    most = to.mul(num_threads(to, frame), each)
+    if in_tiles:
+        most = to.most(to.div(most, blocks), 1)
+    most = to.mul(most, unit)
     share = to.div(to.sub(to.add(outputs, most), 1), most)
     least = to.add(to.div(TASK, to.mul(unit, size, rows)), 1)
     share = to.mul(to.most(share, least), unit)
@@ -230,7 +238,8 @@ def write_linear(weight: str, x: str, stacked: bool, module: ir.Module) -> Count
         rows, size = dim(to, frame, 0, axis), dim(to, frame, 0, axis + 1)
         outputs = dim(to, frame, 1, axis)
         blocks = to.div(to.add(rows, most_rows - 1), most_rows)
-        share, parts = divide(to, frame, (outputs, size), to.least(rows, most_rows), in_tiles)
+        some = to.least(rows, most_rows)
+        share, parts = divide(to, frame, (outputs, size), some, in_tiles, blocks)
         return rows, size, outputs, blocks, share, parts
 
     to = Writer(module, "body", VOID, [POINTER, I64])
