@@ -51,6 +51,7 @@ SLOW: tuple[str, ...] = (
     "tests/engine/test_scheduler.py::test_a_service_has_few_programs",
     "tests/engine/test_schemas.py::test_every_text_that_ends_fits_its_schema",
     "tests/engine/test_service.py::test_nothing_is_compiled_after_the_warm_up",
+    "tests/engine/test_update_drafter.py::test_a_service_takes_them_between_two_rounds_of_a_request",
     "tests/engine/text/test_vocabulary.py::test_a_draft_model_that_is_only_numbered_otherwise_drafts_the_same",
     "tests/engine/text/test_vocabulary.py::test_another_vocabulary_never_changes_the_text",
     "tests/groups/test_generate.py::test_the_first_prints_and_a_job_of_two_processes_is_that_of_one",

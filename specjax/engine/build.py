@@ -413,6 +413,36 @@ def choose_drafter(model: Target, draft: Source, config: SpeculativeConfig, dept
     return staged(build_stages(draft.config), shape, method, reach)
 
 
+def read_drafter(
+    target: Model, draft: Source, config: SpeculativeConfig | None, weights: Params,
+    folder: str | Path, *, keep_dtype: bool = False,
+) -> PyTree:  # fmt: skip
+    """Return other weights for the drafter in use, on its device, from a head's folder.
+
+    Its programs take them without being compiled again.
+
+    Raises:
+        ValueError: the drafter is no head, or the folder holds a head of another shape.
+    """
+    if config is None or not isinstance(draft, Head):
+        method = None if config is None else config.method
+        raise ValueError(
+            f"only a drafting head's weights can be exchanged, and method is {method!r}."
+        )
+    found = describe_head(target, replace(config, model=str(folder)))
+    if found.config != draft.config:
+        raise ValueError(f"{folder} is another head: {found.config}, in use {draft.config}.")
+    leaf = jax.tree.leaves(weights.target)[0]
+    facts = found.folder, found.method, found.config, weights.target, leaf.sharding
+    fresh = load_head(*facts, keep_dtype=keep_dtype)
+    kinds = [
+        [(one.shape, one.dtype) for one in jax.tree.leaves(each)] for each in (fresh, weights.draft)
+    ]
+    if kinds[0] != kinds[1]:
+        raise ValueError(f"{folder} stores weights of other shapes or types than those in use.")
+    return fresh
+
+
 def build_corpus(config: SpeculativeConfig | None, tokenizer: Tokenizer | None) -> Corpus | None:
     """Return the corpus of responses that suffix decoding shares; None if it shares none.
 

@@ -1,6 +1,6 @@
 """``EngineCore``: a loaded model and its drafter, as ``LLM`` and ``Service`` run them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -9,7 +9,8 @@ from typing import Any
 import jax
 
 from specjax import __version__
-from specjax.core.types import Engine, Params
+from specjax.bundled import resolve
+from specjax.core.types import Engine, Params, PyTree
 from specjax.drafters.fallback import with_first
 from specjax.engine.adaptive import Adaptive
 from specjax.engine.build import (
@@ -23,6 +24,7 @@ from specjax.engine.build import (
     describe_source,
     load,
     models_of,
+    read_drafter,
 )
 from specjax.engine.connector import Connector, read_connector, transfer_params
 from specjax.engine.corpus import Corpus, follow
@@ -73,6 +75,8 @@ class EngineCore:
         adaptive: chooses the engine instead; it goes on learning from loop to loop.
         corpus: the responses that suffix decoding shares among requests.
         connector: saves the files of method "extract_hidden_states".
+        read_drafter: given a head's folder, returns its weights (``build.read_drafter``); None
+            where the weights in use cannot be exchanged.
     """
 
     input_processor: InputProcessor
@@ -87,6 +91,19 @@ class EngineCore:
     params: Params
     corpus: Corpus | None
     connector: Connector | None
+    read_drafter: Callable[[Params, str | Path], PyTree] | None
+
+    def update_drafter(self, folder: str | Path) -> Params:
+        """Exchange the weights of the drafting head; return the parameters from now on.
+
+        Raises:
+            ValueError: there is no head, or the folder holds one of another shape.
+        """
+        if self.read_drafter is None:
+            raise ValueError("the drafter's weights can be exchanged on one device of JAX only.")
+        draft = self.read_drafter(self.params, resolve(str(folder)))
+        self.params = self.params._replace(draft=draft)
+        return self.params
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -264,6 +281,10 @@ def build_core(args: EngineArgs) -> EngineCore:
         learns = corpus is not None or adaptive is not None
         check_batch_invariant(platform, mesh.size, schedule, learns=learns)
     check_same(describe_run(args, target, draft))
+
+    def reader(weights: Params, folder: str | Path) -> PyTree:
+        return read_drafter(target, draft, config, weights, folder, keep_dtype=True)
+
     weights = load(target, draft, config, mesh, keep_dtype=has_inference_layout(mesh, device))
     driver, params = choose_driver(
         device, mesh, weights, host_drafter=draft is None and connector is None
@@ -288,6 +309,7 @@ def build_core(args: EngineArgs) -> EngineCore:
         params=params,
         corpus=corpus,
         connector=connector,
+        read_drafter=reader if has_inference_layout(mesh, device) else None,
     )
 
 

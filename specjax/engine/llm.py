@@ -103,6 +103,17 @@ class LLM:
         self.counters = SpecDecodeCounters.zeros(self.core.depth)
         self.num_requests = 0
 
+    def update_drafter(self, folder: str | Path) -> None:
+        """Exchange the drafting head's weights for those of a folder, without compiling again.
+
+        The folder holds a head of the same shape, such as one that ``specjax train --start`` has
+        trained further on the requests so far. With ``walk`` the text stays; acceptance may rise.
+
+        Raises:
+            ValueError: there is no head, or the folder holds another one.
+        """
+        self.core.update_drafter(folder)
+
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],

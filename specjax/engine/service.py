@@ -7,9 +7,11 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from specjax.core.metrics import SpecDecodeCounters
+from specjax.core.types import Params
 from specjax.drafters.fallback import with_first
 from specjax.engine.core import EngineCore
 from specjax.engine.driver import sharding_of
@@ -93,6 +95,7 @@ class Service:
         self._closing = self._dead = False
         self._compiling: threading.Thread | None = None
         self._compiled: Plan | None = None  # for the loop to use
+        self._updated: Params | None = None  # likewise
         self._thread = threading.Thread(target=self._serve, name="specjax engine", daemon=True)
 
     def warm_up(
@@ -172,6 +175,16 @@ class Service:
                 self._thread.start()
             self._changed.notify()
         return [job.stream for job in jobs.values()]
+
+    def update_drafter(self, folder: str | Path) -> None:
+        """Exchange the drafting head's weights between two rounds, while requests run.
+
+        Returns as soon as the weights are read; the next round drafts with them.
+
+        Raises:
+            ValueError: there is no head, or the folder holds another one.
+        """
+        self._updated = self.core.update_drafter(folder)
 
     def stats(self) -> Stats:
         """Return the present load and the totals."""
@@ -270,6 +283,9 @@ class Service:
                 if self._compiled is not None:
                     self._loop.use(self._compiled)
                     self._compiled = None
+                updated, self._updated = self._updated, None
+                if updated is not None:
+                    self._loop.programs.params = updated
                 aborted, self._aborted = self._aborted, []
                 for request_state in aborted:
                     if request_state in self._jobs:
