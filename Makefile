@@ -7,6 +7,7 @@
 #   make docs    the documentation as a site in site/, with the notebooks' outputs
 #   make bench   the short benchmarks     make readme  rewrites the measured tables and pictures
 #   make soak    a server under load for ten minutes: its memory must stay flat
+#   make hostile  a server under 5,000 hostile requests, beside a client that behaves
 
 SHELL := bash
 VENV := .venv
@@ -17,7 +18,7 @@ PYTHON ?= $(shell for p in $(PYTHONS); do \
   done)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-all lint docs bench soak readme oracle oracle-record bridge-npu
+.PHONY: demo test test-all lint docs bench soak hostile readme oracle oracle-record bridge-npu
 
 demo: $(VENV)/.base
 	$(BIN)/specjax demo
@@ -68,6 +69,9 @@ bench: $(VENV)/.dev
 
 soak: $(VENV)/.dev
 	$(BIN)/python -m tests.server.soak
+
+hostile: $(VENV)/.dev
+	$(BIN)/python -m tests.server.hostile
 
 readme: $(VENV)/.dev
 	$(BIN)/specjax demo --out docs/demo.png --readme README.md

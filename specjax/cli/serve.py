@@ -28,6 +28,7 @@ class Policy(StrEnum):
     PRIORITY = "priority"
 
 
+KEYS = ("SPECJAX_API_KEY", "VLLM_API_KEY")  # environment variables with the clients' key
 NEEDED = ("fastapi", "uvicorn", "prometheus_client")
 
 
@@ -48,7 +49,7 @@ def serve(
     ] = None,
     api_key: Annotated[
         list[str] | None,
-        typer.Option(envvar="SPECJAX_API_KEY", help="Clients need one; may be repeated."),
+        typer.Option(envvar=list(KEYS), help="Clients need one; may be repeated."),
     ] = None,
     allowed_hosts: Annotated[
         list[str] | None,
@@ -145,8 +146,9 @@ def serve(
     if model is not None and model_tag is not None:
         raise ValueError(f"two models: {model_tag} and --model {model}; name one.")
     check_size(model or model_tag or "bundled", options, nnodes, data_parallel_size)
-    if os.environ.get("SPECJAX_API_KEY") == "":
-        raise ValueError("SPECJAX_API_KEY is empty: give a key, or unset it to serve without one.")
+    for name in KEYS:
+        if os.environ.get(name) == "":
+            raise ValueError(f"{name} is empty: give a key, or unset it to serve without one.")
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise ImportError(f"serving needs {', '.join(missing)}: pip install 'specjax[serve]'")

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from specjax import __version__
 from specjax.server import beam, log, messages
 from specjax.server.deployment import Deployment
-from specjax.server.errors import ERRORS, APIError, install
+from specjax.server.errors import ERRORS, STREAMED, APIError, install
 from specjax.server.guard import MOST_BYTES, Guard
 from specjax.server.instruments import add_instruments
 from specjax.server.metrics import Meters
@@ -123,15 +123,15 @@ def create_app(
             return await event_response(request, builder, stream_events(builder, meters))
         return await full_response(request, builder, meters, builder.response)
 
-    @app.post("/v1/completions")
+    @app.post("/v1/completions", responses=STREAMED)
     async def completions(request: Request, body: Completion) -> Response:
         return await generate(request, body)
 
-    @app.post("/v1/chat/completions")
+    @app.post("/v1/chat/completions", responses=STREAMED)
     async def chats(request: Request, body: Chat) -> Response:
         return await generate(request, body)
 
-    @app.post("/v1/responses")
+    @app.post("/v1/responses", responses=STREAMED)
     async def responses(request: Request, body: Responses) -> Response:
         builder = await start(request, validated(Chat, body.to_chat()))
         envelope = Envelope(body, builder)
@@ -139,7 +139,7 @@ def create_app(
             return await event_response(request, builder, envelope.events(meters))
         return await full_response(request, builder, meters, envelope.finished)
 
-    @app.post("/v1/messages")
+    @app.post("/v1/messages", responses=STREAMED)
     async def converse(request: Request, body: messages.Messages) -> Response:
         builder = await start(request, validated(Chat, body.to_chat()))
         if body.stream:
@@ -152,7 +152,7 @@ def create_app(
         served.check_name(body.model)
         return {"input_tokens": len(await served.read_chat(validated(Chat, body.to_chat())))}
 
-    @app.post("/invocations")
+    @app.post("/invocations", responses=STREAMED)
     async def invocations(request: Request, body: dict[str, Any]) -> Response:
         return await generate(request, validated(Chat if "messages" in body else Completion, body))
 

@@ -22,6 +22,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {  # for the OpenAPI document
     status: {"description": f"{HTTPStatus(status).phrase}: an OpenAI error object"}
     for status in (400, 401, 403, 404, 408, 413, 415, 422, 500, 503, 504)
 }
+STREAMED: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
 UNKNOWN_TROUBLE = "the server failed to answer; its log says why."
 RETRY_AFTER = "1"  # seconds
 MAX_PROBLEMS = 3  # per response: a union has one for each of its branches

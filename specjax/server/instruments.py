@@ -6,6 +6,7 @@ from importlib.resources import files
 from typing import Any
 
 from fastapi import FastAPI, Response
+from fastapi.responses import HTMLResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic_core import to_jsonable_python
 
@@ -30,9 +31,9 @@ def add_instruments(app: FastAPI, served: Deployment, meters: Meters) -> None:
         known |= {"max_model_len": core.max_model_len, "permission": []}
         return {"object": "list", "data": [{"id": n, "root": names[0], **known} for n in names]}
 
-    @app.get("/ping")
-    @app.post("/ping")
-    @app.get("/health")
+    @app.get("/ping", response_class=Response)
+    @app.post("/ping", response_class=Response)
+    @app.get("/health", response_class=Response)
     async def health() -> Response:
         return Response(status_code=200 if service.alive else 503)
 
@@ -56,11 +57,11 @@ def add_instruments(app: FastAPI, served: Deployment, meters: Meters) -> None:
         }
         return {"vllm_config": to_jsonable_python(found, fallback=str)}
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         return Response(meters.text(), media_type=CONTENT_TYPE_LATEST)
 
-    @app.get("/")
+    @app.get("/", response_class=HTMLResponse)
     async def status() -> Response:
         page = files("specjax.server").joinpath(PAGE).read_bytes()
         headers = {"Content-Security-Policy": PAGE_POLICY, "X-Content-Type-Options": "nosniff"}

@@ -17,7 +17,7 @@ from specjax.server.streams import merge_streams, named_event, status_of
 from specjax.server.tools import MOST_TOOLS
 
 Parts = Text | Annotated[list[Part], Field(fail_fast=True, max_length=MOST_MESSAGES)]
-UNSERVED = ("thinking", "mcp_servers", "container", "output_config")
+UNSERVED = ("thinking", "mcp_servers", "container")
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}  # of tools: Anthropic's word -> ours
 
 
@@ -80,6 +80,20 @@ class ToolChoice(Body):
     disable_parallel_tool_use: bool = False
 
 
+class OutputFormat(Body):
+    """The form of the text: a JSON schema."""
+
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class OutputConfig(Body):
+    """What the answer is to be."""
+
+    format: OutputFormat | None = None
+    effort: Text | None = None
+
+
 class CountTokens(Body):
     """``POST /v1/messages/count_tokens``."""
 
@@ -131,11 +145,18 @@ class Messages(CountTokens):
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
+    output_config: OutputConfig | None = None
 
     def to_chat(self) -> dict[str, Any]:
         """Return the body of the same chat."""
         same = {"max_tokens", "stream", "temperature", "top_k", "top_p"}
         given = self.model_dump(include=same, exclude_none=True)
+        config = self.output_config or OutputConfig()
+        if config.format is not None:
+            schema = {"name": "output", "schema": config.format.schema_}
+            given["response_format"] = {"type": "json_schema", "json_schema": schema}
+        if config.effort is not None:
+            given["reasoning_effort"] = config.effort
         return {**super().to_chat(), **given, "stop": self.stop_sequences}
 
 
@@ -194,9 +215,16 @@ def start(builder: ResponseBuilder) -> dict[str, Any]:
 
 
 def usage(builder: ResponseBuilder, num_output: int) -> dict[str, int]:
-    """Return Anthropic's token counts."""
+    """Return Anthropic's token counts: what was read before is apart from what is read now.
+
+    At the start of a stream nothing is known to have been read before.
+    """
+    (stream,) = builder.streams
+    num_cached = stream.num_cached_tokens if num_output else 0
     return {
-        "input_tokens": len(builder.streams[0].prompt_token_ids),
+        "input_tokens": len(stream.prompt_token_ids) - num_cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": num_cached,
         "output_tokens": num_output,
     }
 

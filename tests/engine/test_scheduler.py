@@ -125,6 +125,13 @@ def test_a_chunk_must_fit_what_may_be_read_at_once():
         plan_serving(LEAN, 120, 6, 4, 9)
 
 
+@pytest.mark.parametrize("most", [16, 64, 100, 256, 2000])
+def test_no_pass_reads_more_than_max_num_batched_tokens(most):
+    plan = plan_serving(LEAN, 2048, 6, 8, most)
+    assert max(*plan.chunks, *plan.scored_chunks) <= most
+    assert all(count * chunk <= most for count, chunk in plan.groups)
+
+
 def test_known_requests_get_the_smallest_shapes():
     plan = plan_offline([IDLE_REQUEST._replace(limit=100)] * 3, 40, 4, 5, 8)
     assert (plan.capacity, plan.sizes, plan.windows) == (128, (1, 2, 4), None)

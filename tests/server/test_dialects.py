@@ -92,10 +92,25 @@ def test_a_message_is_a_chat(call, chat):
     assert (reply["type"], reply["role"], reply["model"]) == ("message", "assistant", "tiny")
     assert (reply["stop_reason"], reply["stop_sequence"]) == ("max_tokens", None)
     counted = call("POST", "/v1/messages/count_tokens", MESSAGES).json()
-    assert reply["usage"] == {**counted, "output_tokens": 6}
+    usage = reply["usage"]
+    assert usage["input_tokens"] + usage["cache_read_input_tokens"] == counted["input_tokens"]
+    assert usage["output_tokens"] == 6
     blocks = [{"type": "text", "text": "Be brief."}]
     told = call("POST", "/v1/messages", {**MESSAGES, "system": blocks}).json()
     assert told["content"][0]["text"] == chat([{"role": "system", "content": "Be brief."}, *TURNS])
+
+
+def test_a_message_has_the_form_that_is_asked_for(call):
+    schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
+    schema["additionalProperties"] = False
+    form = {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
+    asked = {**MESSAGES, **form, "max_tokens": 90}
+    answer = call("POST", "/v1/messages", {**asked, "stop_sequences": None}).json()
+    if answer["stop_reason"] == "end_turn":
+        assert isinstance(json.loads(answer["content"][0]["text"])["a"], bool)
+    assert answer["content"][0]["text"].startswith("{")
+    wrong = {"output_config": {"format": {"type": "xml", "schema": {}}}}
+    assert call("POST", "/v1/messages", {**MESSAGES, **wrong}).status == 400
 
 
 def test_a_message_that_the_assistant_began_is_continued(call, chat):

@@ -59,7 +59,7 @@ MODELS = (  # names that these tests use
     "Qwen/Qwen2-1.5B-Instruct", "Qwen/Qwen3-0.6B", "Qwen/Qwen3-1.7B", "Qwen/Qwen3-8B",
     "HuggingFaceTB/SmolLM2-135M-Instruct", "TinyLlama/TinyLlama-1.1B-Chat-v1.0",
     "intfloat/multilingual-e5-small", "openai-community/gpt2",
-    "typeof/zephyr-7b-beta-lora",
+    "typeof/zephyr-7b-beta-lora", "charent/self_cognition_Alice",
 )  # fmt: skip
 EXTRA = ("pytest>=8.3,<10", "pytest-asyncio>=1,<2", "tblib>=3,<4")  # beside vLLM's own packages
 OUTCOMES = ("passed", "failed", "skipped")
@@ -94,7 +94,7 @@ def lay_out_models(hub: Path) -> Path:
     model = hub / "model"
     shutil.copytree(Path(specjax.bundled.__file__).parent / "target", model)
     edit(model / "tokenizer_config.json", chat_template=CHATML)
-    edit(model / "config.json", vocab_size=VOCABULARY)
+    edit(model / "config.json", vocab_size=VOCABULARY, max_position_embeddings=16384)
     never = Tokenizer.from_file(str(model / "tokenizer.json")).token_to_id(chr(0xC0))
     tensors = flax.load_file(model / WEIGHTS)
     known = tensors[EMBEDDING]
@@ -141,16 +141,8 @@ def run(place: Path, python: Path, files: Sequence[str], environment: dict[str, 
             [
                 *(str(python), "-m", "pytest", f"{ROOT}/{file}", f"--junitxml={report}"),
                 *(f"--rootdir={place}", f"--confcutdir={place / ROOT}", "-c", os.devnull),
-                *(
-                    "-k",
-                    "not lora",
-                    "-p",
-                    "no:cacheprovider",
-                    "-q",
-                    "--tb=short",
-                    "-o",
-                    "junit_family=xunit1",
-                ),
+                *("-k", "not lora and not multimodal", "-p", "no:cacheprovider"),
+                *("-p", "tests.utils", "-q", "--tb=short"),
             ],
             cwd=place,
             env=environment,
@@ -174,7 +166,7 @@ def main() -> None:
     parser.add_argument("files", nargs="*", default=FILES, help=f"under {ROOT}")
     parser.add_argument("--server", choices=("specjax", "vllm"), default="specjax")
     parser.add_argument("--json", type=Path, help="write every test's outcome here")
-    chosen = parser.parse_args()
+    chosen = parser.parse_intermixed_args()
     python = interpreter()
     extra = cache_folder(VARIABLE, "oracle") / "peer-tests"
     if not extra.exists():

@@ -22,10 +22,16 @@ from vllm.utils.network_utils import get_open_port
 LORA = {"--enable-lora": 0, "--lora-modules": 1, "--max-lora-rank": 1, "--max-cpu-loras": 1}
 OTHERS = {"--dtype": 1, "--runner": 1, "--reasoning-parser": 1, "--watermark-config": 1}
 LEFT_OUT = {**LORA, **OTHERS}  # options, and whether values follow
-MOST = {"--max-model-len": 2048, "--max-num-seqs": 8}  # of the tests' own wishes
+LONG, SHORT = 16384, 2048  # tokens; a test that sets no limit writes until the context is full
+NEED_LONG = ("test_tokenization", "test_chunked_prompt", "test_messages", "instrumentator")
 SECONDS = 600.0  # for a server to start
 ROCM_EXTRA_ARGS: list[str] = []
 VLLM_PATH = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def local_asset_server() -> None:
+    """Stand in for the server of images, which tests of text ask for."""
 
 
 def multi_gpu_only(*, num_gpus: int = 2) -> Any:
@@ -48,9 +54,12 @@ def cut(arguments: list[str]) -> list[str]:
         elif LEFT_OUT[word]:
             while waiting and not waiting[0].startswith("--"):
                 waiting.pop(0)
+    test = os.environ["PYTEST_CURRENT_TEST"]
+    context = LONG if any(name in test for name in NEED_LONG) else SHORT
+    most = {"--max-model-len": context, "--max-num-seqs": 8}
     for i, name in enumerate(found[:-1]):
-        if name in MOST:
-            found[i + 1] = str(min(int(found[i + 1]), MOST[name]))
+        if name in most:
+            found[i + 1] = str(min(int(found[i + 1]), most[name]))
     return found
 
 
