@@ -63,10 +63,15 @@ class Adaptive:
         self._follows = False
 
     def end(self, program: Dispatched, infos: StepInfo, rounds: int) -> None:
-        """Learn from the results of a program, which have just come."""
+        """Learn from the results of a program, which have just come.
+
+        One that was started ahead finds no row running if all have ended: it shows nothing.
+        """
         now = self._clock()
         seconds = now - max(program.started, self._ended) if program.timed else None
         self._ended = now
+        if not rounds:
+            return
         ran = np.asarray(infos.num_emitted)[:rounds] > 0
         accepted = np.asarray(infos.num_accepted)[:rounds][ran]
         counts = count_positions(accepted, program.depth)

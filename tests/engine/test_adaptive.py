@@ -90,6 +90,7 @@ def test_what_a_program_has_shown_is_learned_and_first_uses_are_not_timed(pair):
         program = adaptive.start(2, engines[3], 2)
         clock.now = end
         adaptive.end(program, infos, 2)
+    adaptive.end(adaptive.start(2, engines[3], 2), infos, 0)  # all had ended: nothing ran
     adaptive.interrupt()  # a prompt is read
     adaptive.end(adaptive.start(2, engines[3], 2), infos, 2)
     assert [one.seconds for one in seen] == [None, 2.0, 3.0, None]
