@@ -23,7 +23,9 @@
 # **Formula.** A forward pass over $B$ rows of $n$ tokens each has to *read* every weight once,
 # whatever $B$ and $n$ are, and the keys and values of each row's context. And it has to
 # *multiply* every weight with every token. Reading and multiplying overlap, so the slower one
-# counts (Williams, Waterman & Patterson 2009, the *roofline*):
+# counts ([Williams, Waterman & Patterson 2009](https://doi.org/10.1145/1498765.1498785), the
+# *roofline*; what verifying pays in arithmetic: [Leviathan, Kalman & Matias
+# 2023](https://arxiv.org/abs/2211.17192), sec. 3.4):
 #
 # $$ t(B, n) = \max\left(\frac{N b + B\,\mathrm{ctx}\cdot\mathrm{kv}}{\mathrm{BW}},\;
 #    \frac{(2 N + \mathrm{ctx}\cdot a)\,B n}{F}\right) $$
@@ -47,7 +49,6 @@ import json
 import math
 import time
 from fractions import Fraction
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -55,6 +56,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from specjax import LLM, theory
+from specjax.bundled import recording
 from specjax.core.metrics import SpecDecodeCounters
 from specjax.core.topology import causal
 from specjax.viz.block_cost import block_cost
@@ -184,7 +186,7 @@ ax.set_yscale("log")
 ax.set_xticks(counts, [str(n) for n in COUNTS])
 ax.set_xlabel("n, vectors per product", fontsize=SMALL)
 ax.set_ylabel("time (ms)", fontsize=SMALL)
-ax.set_title("How far this machine is from its roofline", fontsize=11, loc="left")
+ax.set_title("The flat part of a real roofline is not flat", fontsize=11, loc="left")
 ax.legend(frameon=False, fontsize=SMALL)
 ax.grid(color=GRID, linewidth=0.6)
 misfit = measured / overlapped
@@ -340,13 +342,8 @@ assert np.isfinite(theory.critical_batch(4, math.floor(limit), MODEL, H200))
 # (`make oracle-record` asks vLLM again: it installs it beside this environment, 3.5 GB.)
 
 # %%
-folder = next(
-    root / "tests/oracle/recordings"
-    for root in (Path.cwd(), *Path.cwd().parents)
-    if (root / "tests/oracle/recordings").is_dir()
-)
 plain, spec = (
-    json.loads((folder / f"text_{name}.json").read_text())["answer"]
+    json.loads(recording(f"text_{name}.json").read_text())["answer"]
     for name in ("plain", "draft_model")
 )
 texts = [[one["token_ids"] for one in answer["outputs"]] for answer in (plain, spec)]
@@ -374,6 +371,13 @@ assert num_computed > num_tokens
 # %% [markdown]
 # That is the whole trade: fewer readings of the weights, paid with more arithmetic. It is a
 # bargain left of the knee and a loss far right of it.
+#
+# ## Summary
+#
+# A pass reads every weight once, whatever it verifies, and multiplies in proportion to its
+# tokens. Left of the knee, $B n = bF / (2\,\mathrm{BW})$, more tokens per row are free; that room
+# is shared by the batch and widened by long contexts. Speculation buys fewer readings with more
+# arithmetic. Plan it with a measured $t(n)$: the flat part is never quite flat.
 #
 # ## Further reading
 #

@@ -21,7 +21,9 @@
 # the distribution $p$, whatever $q$ was, and how often can you keep the draft?
 #
 # **Formula.** Keep $d$ with probability $\min(1, p(d)/q(d))$; otherwise draw from the *residual*
-# $\max(p - q, 0)$, normalised (Leviathan, Kalman & Matias 2023; Chen et al. 2023).
+# $\max(p - q, 0)$, normalised
+# ([Leviathan, Kalman & Matias 2023](https://arxiv.org/abs/2211.17192);
+# [Chen et al. 2023](https://arxiv.org/abs/2302.01318)).
 #
 # **Proof**, in one line. $x$ comes out either because it was drafted and kept, or because
 # something else was refused and $x$ was recovered:
@@ -45,7 +47,6 @@
 import hashlib
 import inspect
 import json
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -59,6 +60,7 @@ from specjax.audit.cases import KINDS, random_cases
 from specjax.audit.exact import exact_distribution
 from specjax.audit.prefixes import num_contexts, transport_bound
 from specjax.audit.rules import EXACT, LOSSLESS, LOSSY, Audit, audit
+from specjax.bundled import recording
 from specjax.core import sampling as s
 from specjax.core.topology import causal
 from specjax.core.types import Rule, Verdict
@@ -213,24 +215,30 @@ print("accepted per round, times nine:", np.round(9 * np.array(kept), 5))
 np.testing.assert_allclose(kept, [10 / 9, 11 / 9, 12 / 9], atol=1e-6)
 
 # %%
-figure = Figure(figsize=(13, 4.6), dpi=110, layout="constrained")
-left, right = figure.subplots(1, 2)
-bars, _ = residual_bars(P, Q, labels=["the", "a", "my", "an"], ax=left)
-points, _ = rule_comparison(Audit(rows, float(bound.mean())), ax=right)
+figure = Figure(figsize=(8, 8.6), dpi=130, layout="constrained")
+upper, lower = figure.subplots(2, 1)
+bars, _ = residual_bars(P, Q, labels=["the", "a", "my", "an"], ax=upper)
+points, _ = rule_comparison(Audit(rows, float(bound.mean())), ax=lower)
 np.testing.assert_allclose(bars.common + bars.missing, P)
 np.testing.assert_allclose(bars.rejected.sum(), bars.missing.sum())
 assert [point.names for point in points] == [("walk",), ("rejection",), ("block",), ("typical",)]
-left.get_figure()
+upper.get_figure()
 
 # %% [markdown]
-# Left: what is refused (hatched, on q) and what is missing (hatched, on p) weigh the same, so what
-# is recovered makes the left bars exactly $p$. Right: what each rule brings, and what it costs.
+# Above: what is refused (hatched, on q) and what is missing (hatched, on p) weigh the same, so what
+# is recovered makes the left bars exactly $p$. Below: what each rule brings, and what it costs.
 # Exact rules live in the green band, left of the dashed line.
 #
 # ## Three puzzles
 #
 # Each is a verifier that somebody has really shipped, from `specjax.audit.zoo` (there are 35).
-# Read the symptom and the code, find the line, and say *what distribution comes out*.
+# Read the symptom and the code below, find the line, and say *what distribution comes out*.
+#
+# 1. The recovery: what is it drawn from, and which tokens come too often?
+# 2. One character is wrong. How often does it matter, and which test would notice?
+# 3. The first token: which distribution does it have, and how far is that from $p$?
+#
+# The answers are in the hidden cells below: each prints its solution and checks it. Think first.
 
 # %%
 PUZZLES = (zoo.recovered_from_p, zoo.accepts_at_equality, zoo.first_token_unverified)
@@ -284,11 +292,6 @@ np.testing.assert_allclose(np.abs(Q - P).sum() / 2, 1 - alpha)
 # %%
 PROMPT = "if a == 1:\n    b = 2\nif b == 2:\n    a = 3\nif b == 3:\n    a = 1\nif a == "
 TEMPERATURE, NUM_FIRST = 0.6, 24
-recordings = next(
-    root / "tests/oracle/recordings"
-    for root in (Path.cwd(), *Path.cwd().parents)
-    if (root / "tests/oracle/recordings").is_dir()
-)
 llm = LLM("bundled", max_model_len=128)
 target, weights = llm.core.engine.target, llm.core.params.target
 prompt = llm.get_tokenizer().encode(PROMPT)
@@ -317,7 +320,7 @@ pairs = {
 
 def p_value(file):
     """Test recorded pairs against the exact distribution; those expected < 5 times are one cell."""
-    kept = json.loads((recordings / file).read_text())
+    kept = json.loads(recording(file).read_text())
     counts = {(a, b): count for a, b, count in kept["answer"]["joints"][0]}
     num = sum(counts.values())
     asked = hashlib.sha256(json.dumps([prompt] * num).encode()).hexdigest()
@@ -341,6 +344,13 @@ assert stock < 1e-100
 # lets the temperature reach the bonus token but not the draft positions, which are divided by
 # uninitialised memory. Sampling found that because it is gross; the once-in-$2^{23}$ bug of puzzle
 # 2 only enumeration finds.
+#
+# ## Summary
+#
+# Keep with $\min(1, p/q)$, else draw from what $q$ left of $p$: the result is exactly $p$, and no
+# rule keeps more than $1 - \mathrm{TV}$ of single tokens. A proof is about the rule, an
+# enumeration about the kernel: it finds what samples cannot. Lossless, exact and lossy are three
+# promises; ask which is made.
 #
 # ## Further reading
 #

@@ -23,7 +23,8 @@
 # **Formula.** Each drafted token is accepted with chance $\alpha$; the first rejection ends the
 # draft; the target always adds one token of its own. With all costs in target steps, $c$ for a
 # step of the draft and $v$ for verifying the block (1 left of the knee, see notebook 01), the
-# speedup over plain decoding is (Leviathan, Kalman & Matias 2023, Eq. 1 and Thm 3.8)
+# speedup over plain decoding is ([Leviathan, Kalman & Matias
+# 2023](https://arxiv.org/abs/2211.17192), Eq. 1 and Thm 3.8)
 #
 # $$ S = \frac{G}{K c + v}, \qquad
 #    G = 1 + \alpha + \dots + \alpha^K = \frac{1 - \alpha^{K+1}}{1 - \alpha}. $$
@@ -38,13 +39,13 @@
 import json
 import textwrap
 from fractions import Fraction
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from specjax import theory
+from specjax.bundled import recording
 from specjax.core.metrics import SpecDecodeCounters
 from specjax.simulate import chain, correlated_pair
 from specjax.theory.published import LEVIATHAN_TABLE_1, LEVIATHAN_TABLE_4
@@ -309,12 +310,7 @@ assert round(best_speedup(0.8, 0.05), 2) == 3.09  # a draft that is real
 # (`make oracle-record` asks vLLM again: it installs it beside this environment, 3.5 GB.)
 
 # %%
-folder = next(
-    root / "tests/oracle/recordings"
-    for root in (Path.cwd(), *Path.cwd().parents)
-    if (root / "tests/oracle/recordings").is_dir()
-)
-answer = json.loads((folder / "text_draft_model.json").read_text())["answer"]
+answer = json.loads(recording("text_draft_model.json").read_text())["answer"]
 outputs, K = answer["outputs"], 3
 seen = SpecDecodeCounters.zeros(K)
 for one in outputs:
@@ -339,6 +335,13 @@ assert steps * readings["K r, no bonus"] < emitted - K * len(outputs)
 assert steps * readings["G(r), the rate as alpha"] < emitted - K * len(outputs)
 
 # %% [markdown]
+# ## Summary
+#
+# $S = G / (Kc + v)$, with the bonus token in $G$ and every cost in plain steps. Formulas without
+# the bonus, with the limit for the sum, or linear in $K$ may come close by luck and still choose
+# the wrong $K$. The acceptance rate is not $\alpha$; $1 + K r$ is exact. Measure $c$ and $v$
+# before you choose $K$.
+#
 # ## Further reading
 #
 # - Leviathan, Kalman & Matias 2023, *Fast Inference from Transformers via Speculative Decoding*

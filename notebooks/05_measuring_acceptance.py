@@ -22,7 +22,9 @@
 # **Formula.** Speculation leaves a trace: for every step of every request, how many tokens were
 # *drafted* and how many *accepted*, a prefix (a step is a round of notebook 02). Let $n$ steps
 # draft $D$ tokens and accept $A$, and let $R$ of the steps end in a rejection; the others accept
-# all they drafted. Then, with $G$ the tokens per step of notebook 04,
+# all they drafted. Then, with $G$ the tokens per step of notebook 04
+# ([Leviathan, Kalman & Matias 2023](https://arxiv.org/abs/2211.17192),
+# Eq. 1; n-$\alpha$ is of [Li et al. 2024](https://arxiv.org/abs/2401.15077)),
 #
 # | number | definition | if all is alike |
 # |---|---|---|
@@ -43,7 +45,6 @@
 import functools
 import json
 from fractions import Fraction
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -51,7 +52,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax import theory, traces
-from specjax.bundled import SERVER_LOG
+from specjax.bundled import SERVER_LOG, recording
 from specjax.core.metrics import SpecDecodeCounters
 from specjax.readers.anything import read_log_file
 from specjax.traces import Event, fit_mixture, to_trace
@@ -160,7 +161,10 @@ trace = np.asarray(accept(jax.random.key(1), mixed, NUM_STEPS, K)).ravel()
 counters = SpecDecodeCounters.zeros(K).add([K] * trace.size, trace.tolist())
 drafts = Drafts(trace, np.repeat(np.arange(NUM_REQUESTS), NUM_STEPS))
 data, axes = acceptance_by_position(
-    counters.num_accepted_tokens_per_pos, counters.num_drafts, drafts=drafts
+    counters.num_accepted_tokens_per_pos,
+    counters.num_drafts,
+    drafts=drafts,
+    title="Easy and hard requests mixed: conditional rates rise, no alpha fits",
 )
 
 powers = KINDS[:, None] ** np.arange(K + 1)
@@ -341,14 +345,9 @@ assert (easy != hard).all()
 # (`make oracle-record` asks vLLM again: it installs it beside this environment, 3.5 GB.)
 
 # %%
-folder = next(
-    root / "tests/oracle/recordings"
-    for root in (Path.cwd(), *Path.cwd().parents)
-    if (root / "tests/oracle/recordings").is_dir()
-)
 K = 3
 for method in ("draft_model", "ngram"):
-    answer = json.loads((folder / f"text_{method}.json").read_text())["answer"]
+    answer = json.loads(recording(f"text_{method}.json").read_text())["answer"]
     metrics = [one["metrics"] for one in answer["outputs"]]
     drafted = np.concatenate([one["per_step_drafted"] for one in metrics])
     accepted = np.concatenate([one["per_step_accepted"] for one in metrics])
@@ -391,7 +390,7 @@ figure_data, axes = acceptance_by_position(
     per_pos,
     accepted.size,
     drafts=Drafts(accepted, request),
-    title="vLLM 0.32.0, n-gram drafts, 100 prompts",
+    title="Real n-gram drafts (vLLM 0.32.0): later places are surer, too",
 )
 first, *_, last = figure_data.conditional.estimate
 assert first < figure_data.alpha < last
@@ -405,6 +404,13 @@ axes.get_figure()
 # itself all goes well, elsewhere nothing does. And vLLM's counters are silent about steps in which
 # nothing was found to draft, so **its mean acceptance length is per draft, not per step**: the
 # text grew more slowly than it says. Count tokens and steps, not drafts, when you want a speed.
+#
+# ## Summary
+#
+# Rate, length, marginal, conditional and censored $\alpha$ are readings of one trace; say which
+# one a number is. They are one number only if all tokens are alike, which real texts are not.
+# Intervals over tokens are too narrow: take the request as the unit. Compare two settings on the
+# same prompts.
 #
 # ## Further reading
 #

@@ -28,14 +28,14 @@
 # where $a_u$ is the chance that $u$ is *the* accepted one of its siblings (1 for the root). A chain
 # with $a_u = \alpha$ gives the familiar $1 + \alpha + \dots + \alpha^K$. Since a node is never
 # reached more often than its parent, the best tree of $n$ nodes is the $n$ nodes reached most
-# often (Sequoia, Chen et al. 2024; OPT-Tree, Wang et al. 2025).
+# often (Sequoia, [Chen et al. 2024](https://arxiv.org/abs/2402.12374); OPT-Tree,
+# [Wang et al. 2025](https://arxiv.org/abs/2406.17276)).
 #
 # 中文摘要在文末。(A summary in Chinese is at the end.)
 
 # %%
 # %matplotlib inline
 import json
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -56,7 +56,7 @@ from specjax.audit.exact import exact_distribution
 from specjax.audit.prefixes import num_contexts
 from specjax.audit.rules import EXACT
 from specjax.bench.trees import acceptance_by_rank, every_path, tokens_per_round
-from specjax.bundled import prompts
+from specjax.bundled import prompts, recording
 from specjax.core.topology import ancestors, causal
 from specjax.drafters.tree import fixed, from_parents, lay_out
 from specjax.engine.options.trees import to_text
@@ -173,6 +173,7 @@ pairs = list(zip(*near["near"], strict=True))
 bests = {one.name: {"near": np.mean([paths_bound(p, q, one) for p, q in pairs])} for one in shapes}
 ax = Figure(figsize=(8, 3.6), dpi=110, layout="constrained").subplots()
 draw_exact(ax, Comparison(tuple(rows), bests), "near")
+ax.set_title("Exact rules differ in what they get out of siblings", fontsize=11, loc="left", pad=16)
 tokens = {(row.name, row.drafts): row.tokens["near"] for row in rows}
 assert all(row.kept for row in rows)
 for drafts in ("2 paths of 2", "2 paths of 2, distinct"):
@@ -231,25 +232,25 @@ assert abs(measured["best fixed tree"] / best.tokens - 1) < 0.15
 # only know how sure it is on average.
 
 # %%
-figure = Figure(figsize=(13, 4.8), dpi=110, layout="constrained")
-left, right = figure.subplots(1, 2)
+figure = Figure(figsize=(7.6, 8.6), dpi=130, layout="constrained")
+upper, lower = figure.subplots(2, 1)
 rank = [path[-1] for path in tree.paths]
 level = [min(len(path), len(rates)) - 1 for path in tree.paths]
 node_prob = np.array([1.0, *rates[level, rank]])
-nodes, _ = draft_tree(lay_out(tree).parents, node_prob, ax=left)
+nodes, _ = draft_tree(lay_out(tree).parents, node_prob, ax=upper)
 GOOD, POOR = [0.85, 0.05, 0.02], [0.35, 0.15, 0.1, 0.05]
 drafters = {"0.85, 0.05, ...": GOOD, "the bundled draft model": rates, "0.35, 0.15, ...": POOR}
-growths, _ = tree_or_chain(drafters, range(1, 25), ax=right)
+growths, _ = tree_or_chain(drafters, range(1, 25), ax=lower)
 assert np.isclose(sum(node.reached for node in nodes), best.tokens)
 good, ours, poor = growths
 assert good.chain_up_to > 15  # where a chain wins
 assert 7 > ours.chain_up_to >= poor.chain_up_to
 assert ours.tree[NODES] == best.tokens
 assert poor.tree[-1] / poor.chain[-1] > good.tree[-1] / good.chain[-1]  # who is unsure, gains
-left.get_figure()
+upper.get_figure()
 
 # %% [markdown]
-# Left: the best fixed tree. Right: **a chain wins** while its next token, reached with chance
+# Above: the best fixed tree. Below: **a chain wins** while its next token, reached with chance
 # $\alpha^m$, is likelier than the second choice at the root, $b$: a good drafter should go deep
 # first. A poor one saturates as a chain at $1/(1 - \alpha)$ and goes on growing as a tree.
 #
@@ -270,7 +271,10 @@ left.get_figure()
 # The answers are in the hidden cells below: each prints its solution and checks it. Think first.
 
 # %% jupyter={"source_hidden": true, "outputs_hidden": true} tags=["hide-input"]
-print("""Answer 1. 1 - (3/4)^2 = 7/16, and 2/4.""")
+print(
+    """Answer 1. With replacement both miss with probability (3/4)^2, so 1 - 9/16 = 7/16; without,
+two of four tokens are shown, so 2/4. Drawing the same token again is what it loses."""
+)
 sure, clueless = np.array([1.0, 0, 0, 0]), np.full(4, 0.25)
 assert np.isclose(theory.multi_draft_acceptance(sure, clueless, 2, True), 7 / 16)
 assert np.isclose(theory.multi_draft_acceptance(sure, clueless, 2, False), 2 / 4)
@@ -310,12 +314,7 @@ assert abs(comes_out - P).sum() / 2 > 0.02
 # got, the formula must give its own "mean acceptance length".
 
 # %%
-recordings = next(
-    root / "tests/oracle/recordings"
-    for root in (Path.cwd(), *Path.cwd().parents)
-    if (root / "tests/oracle/recordings").is_dir()
-)
-said = json.loads((recordings / "text_draft_model.json").read_text())["answer"]["outputs"]
+said = json.loads(recording("text_draft_model.json").read_text())["answer"]["outputs"]
 counts = np.sum([one["metrics"]["acceptance_histogram"] for one in said], axis=0)
 got_to = counts[::-1].cumsum()[::-1]  # rounds that accepted at least 0, 1, 2, 3
 steps = got_to[0]
@@ -343,6 +342,13 @@ print(f"chain {from_tree:.4f}; best tree of 4 tokens {spent.tokens:.4f}, parents
 assert spent.parents.tolist() == [0, 0, 1, 2]  # no: four tokens are too few for a tree
 
 # %% [markdown]
+# ## Summary
+#
+# A round brings the sum of the chances of its nodes, so the best tree is the $n$ likeliest nodes.
+# A sure drafter should go deep, an unsure one wide. Siblings need rules of their own, distinct
+# draws are worth more, optimal transport bounds them all; and what is shown must not depend on
+# what was drawn.
+#
 # ## Further reading
 #
 # - Miao et al. 2024, *SpecInfer* ([arXiv 2305.09781](https://arxiv.org/abs/2305.09781))

@@ -26,9 +26,9 @@
 # $$ S(B) = G(\alpha, K)\,\frac{t(B, 1)}{t(B, K + 1)}. $$
 #
 # The acceptance is in the first factor, the load in the second: the *target efficiency* (MoESD,
-# Huang et al. 2025), 1 where verifying is free. A server chooses $K$ by its **goodput**
-# (TurboSpec, Liu et al. 2024), tokens per second of a step that costs $t_0$, $t_1$ per verified
-# token and $t_d$ per level of drafting:
+# [Huang et al. 2025](https://arxiv.org/abs/2505.19645)), 1 where verifying is free. A server
+# chooses $K$ by its **goodput** (TurboSpec, Liu et al. 2024), tokens per second of a step that
+# costs $t_0$, $t_1$ per verified token and $t_d$ per level of drafting:
 #
 # $$ \frac{B\,G(\alpha, K)}{t_0 + t_1 B (K + 1) + t_d K}. $$
 #
@@ -37,13 +37,13 @@
 # %%
 # %matplotlib inline
 import json
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from specjax import theory
+from specjax.bundled import recording
 from specjax.simulate import Costs, Policy, by_schedule, calibrate, closed_loop, measure, serving
 from specjax.theory.published import BATCH_CURVES, SUFFIX_BENCHMARK
 from specjax.viz.gain_by_concurrency import gain_by_concurrency
@@ -372,12 +372,7 @@ for row in SUFFIX_BENCHMARK:  # without drafts the books balance
 # environment, 3.5 GB.)
 
 # %%
-folder = next(
-    root / "tests/oracle/recordings"
-    for root in (Path.cwd(), *Path.cwd().parents)
-    if (root / "tests/oracle/recordings").is_dir()
-)
-outputs = json.loads((folder / "text_ngram.json").read_text())["answer"]["outputs"]
+outputs = json.loads(recording("text_ngram.json").read_text())["answer"]["outputs"]
 emitted = sum(len(one["token_ids"]) - 1 for one in outputs)  # the first comes with the prompt
 drafted, accepted, steps = 0, 0, 0
 for one in outputs:
@@ -396,6 +391,13 @@ assert abs(1 + d * r - emitted / steps) < 0.05  # the last step of a request may
 assert 1 + 3 * r > 1.1 * emitted / steps
 
 # %% [markdown]
+# ## Summary
+#
+# A speedup is acceptance times target efficiency, and the load decides about the second factor:
+# dense targets lose it as the batch grows, experts and long contexts give some back. The best $K$
+# falls with the load, down to none. Fit few constants, judge them on data they have not seen, and
+# export a schedule only as far as you have measured.
+#
 # ## Further reading
 #
 # - Liu et al. 2024, *TurboSpec* ([arXiv 2406.14066](https://arxiv.org/abs/2406.14066))

@@ -19,10 +19,11 @@
 # **Question.** A server speculates. Does it still write what the model would have written alone?
 # You cannot read its kernels; you may only ask it for texts. How many, and what do they prove?
 #
-# **Formula.** At temperature 0: compare texts. Above it, two runs differ even if nothing is wrong,
-# so distributions have to be compared. Take the first few tokens of a completion as one *cell*,
-# with probability $m$; two servers differ by $d$ in it, and by $\mathrm{TV} = \frac12 \sum |d|$
-# in all. Draw $n$ texts from each.
+# **Formula.** At temperature 0: compare texts. Above it, two runs differ even if nothing is
+# wrong, so distributions have to be compared: they should be equal by Theorem 1 of [Chen et al.
+# 2023](https://arxiv.org/abs/2302.01318). Take the first few tokens of a completion as one
+# *cell*, with probability $m$; two servers differ by $d$ in it, and by $\mathrm{TV} = \frac12
+# \sum |d|$ in all. Draw $n$ texts from each.
 #
 # - **TV measured is never 0.** Under one distribution each cell's difference is nearly normal, so
 #   chance alone shows $E[\mathrm{TV}] = \frac12\sum\sqrt{\tfrac{2}{\pi} m (1-m)\tfrac{2}{n}}$.
@@ -39,7 +40,6 @@
 # %matplotlib inline
 import json
 from collections import Counter
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -55,6 +55,7 @@ from specjax.audit.cases import random_cases
 from specjax.audit.exact import exact_distribution
 from specjax.audit.prefixes import texts
 from specjax.audit.server import judge
+from specjax.bundled import recording
 from specjax.theory import goodness
 from specjax.viz.findings import Found, audit_findings
 from specjax.viz.gains import Gain, gains
@@ -190,16 +191,10 @@ for keeper in BROKEN:
 # does not speculate, and once with the logprobs it gives its own texts. `judge` needs no server.
 
 # %%
-repository = next(
-    root
-    for root in (Path.cwd(), *Path.cwd().parents)
-    if (root / "tests/oracle/recordings").is_dir()
-)
-recordings = repository / "tests/oracle/recordings"
 AGAINST = {"speculation": "a plain server", "logprobs": "its own logprobs"}
 for state in ("stock", "repaired"):
     for against, words in AGAINST.items():
-        kept = json.loads((recordings / f"audit_{state}_{against}.json").read_text())
+        kept = json.loads(recording(f"audit_{state}_{against}.json").read_text())
         report = judge(kept["answer"]["collected"])
         print(f"{state} vLLM, against {words}: {'passed' if report.passed else 'FLAGGED'}")
         for i, one in enumerate(report.findings, start=1):
@@ -211,7 +206,9 @@ for state in ("stock", "repaired"):
         assert all(one.passed for one in report.greedy)  # greedy texts show nothing
 
 # %%
-ratios, axes = audit_findings(rows, title="Eight broken verifiers, and vLLM 0.32.0 on a CPU")
+ratios, axes = audit_findings(
+    rows, title="What is broken exceeds chance; two bugs and one prompt hide"
+)
 for row, ratio in zip(rows, ratios, strict=True):
     assert (ratio > 2) == row.differs  # honest dots lie near the ends of their bars
 axes.get_figure()
@@ -235,7 +232,7 @@ axes.get_figure()
 # two requests of one prompt are not two independent observations.
 
 # %%
-log = read_log(repository / "docs/ab.jsonl")
+log = read_log(recording("ab.jsonl"))
 found = find(log)
 print(log.manifest["host"])
 own, first = found.bases.own, found.bases.first
@@ -250,7 +247,7 @@ data, axes = gains(
         Gain(f"{one.base.concurrency} at a time", one.arm.arm, one.tpot_gain, one.tps_gain)
         for one in within
     ],
-    title="Gains over plain decoding of the same engine, recorded on 2 CPU cores",
+    title="Within an engine some gains are real, some are not (2 CPU cores)",
 )
 axes.get_figure()
 
@@ -283,8 +280,8 @@ print(
 # %% [markdown]
 # ## Why paired
 #
-# Two engines with the same drafter find the same prompts slow: what one draws says much about
-# what the other would.
+# Two engines with the same drafter find some of the same prompts slow. How much alike they are is
+# printed first; as far as they are, drawing both sides of a prompt together narrows the ratio.
 
 # %%
 units = by_load(log.units)["bundled", 1]
@@ -330,6 +327,13 @@ found = [goodness.samples_to_detect_tv(CELLS, tv, POWER, ALPHA) for tv in (0.05,
 assert found[0] > 3.9 * found[1] > 15 * found[2]
 
 # %% [markdown]
+# ## Summary
+#
+# Two samples of one distribution never look equal; the test knows by how much they may differ.
+# Draws grow as $1/\mathrm{TV}^2$, several prompts need Holm, and greedy texts say nothing about
+# temperature. An audit bounds an error, only enumeration of the code excludes one. Speed is a
+# ratio over the same prompts, with an interval, after the texts are known to be equal.
+#
 # ## Further reading
 #
 # - Leviathan, Kalman & Matias 2023, *Fast Inference from Transformers via Speculative Decoding*

@@ -20,8 +20,9 @@
 # the other without being written twice, and how far can that be checked **without the hardware**?
 #
 # **Formula.** A jaxpr is a list of equations $y = \text{primitive}(x_1, x_2, \dots)$. Give every
-# primitive a rule in torch, walk the list once, and record what the rules call: that is the torch
-# program. So its value is the jitted one's,
+# primitive a rule in torch, walk the list once, and record what the rules call (`torch.fx`, [Reed
+# et al. 2021](https://arxiv.org/abs/2112.08429)): that is the torch program. So its value is the
+# jitted one's,
 #
 # $$\bigl|\,\text{lowered}(x) - \text{jitted}(x)\,\bigr| \le 10^{-5}\max(1, |\text{jitted}(x)|)$$
 #
@@ -34,7 +35,6 @@
 # %%
 # %matplotlib inline
 import json
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -48,7 +48,7 @@ from npu_bridge.lowering_targets import Sizes, lowering_target, on_device
 from npu_bridge.plans import PLANS
 from npu_bridge.rules import Refused
 from specjax import LLM, SamplingParams
-from specjax.bundled import resolve
+from specjax.bundled import recording, resolve
 from specjax.viz.lowering import Lowered, lowered_calls
 from specjax.weights.hf_config import read_config
 from specjax.weights.load import load_params
@@ -110,7 +110,7 @@ for plan, one in programs.items():
     report = one.report
     kernels = sum(n for name, n in report.fused.items() if name != "attention_mask")
     rows.append(Lowered(plan, kernels, sum(report.calls.values())))
-ratios, axes = lowered_calls(rows)
+ratios, axes = lowered_calls(rows, title="Fused kernels save four fifths of the calls")
 assert ratios[0] > 3  # primitives alone need several times the calls
 assert max(ratios[1:]) < 1.5  # with kernels of whichever library, about as many as each other
 axes.get_figure()
@@ -184,13 +184,8 @@ assert "not executed on hardware" in certificate["says"]
 # n-gram drafts (`make oracle-record`). The lowered program has to write the same.
 
 # %%
-tests = next(
-    root / "tests/oracle"
-    for root in (Path.cwd(), *Path.cwd().parents)
-    if (root / "tests/oracle/recordings").is_dir()
-)
-asked = json.loads((tests / "prompts.json").read_text())[:4]
-answer = json.loads((tests / "recordings/text_ngram.json").read_text())["answer"]["outputs"]
+asked = json.loads(recording("prompts.json").read_text())[:4]
+answer = json.loads(recording("text_ngram.json").read_text())["answer"]["outputs"]
 config = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}
 llm = LLM("bundled", device="torch-cpu", speculative_config=config)
 wanted = SamplingParams(temperature=0.0, max_tokens=32, ignore_eos=True)
@@ -239,6 +234,13 @@ print(errors)
 assert errors["npu"] < 1.5 * errors["jax"]
 
 # %% [markdown]
+# ## Summary
+#
+# One jaxpr is walked once, each primitive by a rule; fused kernels replace whole operations where
+# their contracts hold, and the report says where not. Random numbers come from JAX, so that
+# comparing two programs is comparing integers. Schemas and documents are checked without the
+# device; what was never run on an NPU is called so.
+#
 # ## Further reading
 #
 # - Leviathan, Kalman & Matias 2023, *Fast Inference from Transformers via Speculative Decoding*

@@ -165,7 +165,7 @@ ax.set_xlabel("gap between the two best logits (nats)", fontsize=SMALL)
 ax.set_ylabel("tokens (count)", fontsize=SMALL)
 ax.set_title("Another rounding changes near ties, and nothing else", loc="left", fontsize=11)
 ax.grid(axis="y", color=GRID, linewidth=0.6)
-ax.legend(frameon=False, fontsize=SMALL, loc="upper left")
+ax.legend(framealpha=1, edgecolor="white", fontsize=SMALL, loc="upper left")
 ax.get_figure()
 
 # %% [markdown]
@@ -246,7 +246,8 @@ assert 2.3 / epsilon > 10
 #   Inference* ([arXiv 2506.09501](https://arxiv.org/abs/2506.09501))
 # - Thinking Machines Lab 2025, [Defeating Nondeterminism in LLM
 #   Inference](https://thinkingmachines.ai/blog/defeating-nondeterminism-in-llm-inference/)
-# - N. Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd ed., SIAM 2002
+# - N. Higham, [*Accuracy and Stability of Numerical
+#   Algorithms*](https://doi.org/10.1137/1.9780898718027), 2nd ed., SIAM 2002
 #
 # ## 中文摘要
 #

@@ -37,7 +37,8 @@ GENERATED = {DOCS / path for path in reference.pages(ROOT)} | {
     DOCS / "notebooks" / f"{name}.md"
     for name in ["index", *(path.stem for path in (ROOT / "notebooks").glob("*.py"))]
 }
-GENERATED.add(DOCS / "explorer.html")
+GENERATED |= {DOCS / "explorer.html", DOCS / "notebooks" / "gallery.md"}
+GENERATED |= {DOCS / "slides" / f"{path.stem}.html" for path in (ROOT / "notebooks").glob("*.py")}
 BLOCK = re.compile(
     r"^(?:<!-- not run: (?P<why>[^\n]+) -->\n)?```(?P<kind>\w+)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,

@@ -1,4 +1,4 @@
-"""Pages of the notebooks, with their outputs and figures."""
+"""Pages of the notebooks, with their outputs and figures; their slides, and a gallery."""
 
 import base64
 import re
@@ -6,7 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import slides
 
+SOURCE = "specjax/specjax"
+INSTALL = f'%pip install -q "specjax[notebooks] @ git+https://github.com/{SOURCE}"'
+COLAB = f"https://colab.research.google.com/github/{SOURCE}/blob/gh-pages/notebooks"
+BINDER = f"https://mybinder.org/v2/gh/{SOURCE}/main?urlpath=lab/tree/notebooks"
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")  # colours of a terminal
 MAGIC = re.compile(r"^%.*\n?", re.MULTILINE)
 
@@ -25,7 +30,7 @@ def title(source: Path) -> str:
 def navigation(root: Path) -> list:
     """Return the notebooks' part of the navigation."""
     entries = [{title(one): f"notebooks/{one.stem}.md"} for one in sources(root)]
-    return ["notebooks/index.md", *entries]
+    return ["notebooks/index.md", *entries, {"All figures": "notebooks/gallery.md"}]
 
 
 def pages(root: Path, executed: Path) -> dict[str, str | bytes]:
@@ -35,13 +40,47 @@ def pages(root: Path, executed: Path) -> dict[str, str | bytes]:
     """
     lines = ["# Notebooks", "", INTRODUCTION, ""]
     lines += [f"- [{title(one)}]({one.stem}.md)" for one in sources(root)]
+    lines += ["", "All their figures stand in the [gallery](gallery.md)."]
     found: dict[str, str | bytes] = {"notebooks/index.md": "\n".join([*lines, ""])}
+    gallery = ["# All figures", "", GALLERY]
     for one in sources(root):
         notebook = nbformat.read(executed / f"{one.stem}.ipynb", as_version=4)
         text, figures = convert(notebook, one.stem)
-        found[f"notebooks/{one.stem}.md"] = text
+        heading, _, rest = text.partition("\n")
+        found[f"notebooks/{one.stem}.md"] = f"{heading}\n\n{ways(one.stem)}\n{rest}"
+        found[f"notebooks/{one.stem}.ipynb"] = to_run(notebook)
+        found[f"slides/{one.stem}.html"] = slides.deck(notebook, title(one))
         found |= {f"notebooks/{name}": image for name, image in figures.items()}
+        gallery += ["", f"## [{title(one)}]({one.stem}.md)"]
+        gallery += [f"\n![{title(one)}, figure {i}]({name})" for i, name in enumerate(figures, 1)]
+    found["notebooks/gallery.md"] = "\n".join([*gallery, ""])
     return found
+
+
+GALLERY = """\
+Every figure of the notebooks, as it was drawn when these pages were built. Its title is the
+sentence that it shows, and the cell that draws it asserts the numbers. Colours are those of Okabe
+and Ito, which the colour-blind can tell apart; marks and dashes tell lines apart in grey."""
+
+
+def ways(stem: str) -> str:
+    """Return the line of links under a notebook's title."""
+    return (
+        f"[Slides](../slides/{stem}.html) · [Download]({stem}.ipynb) · "
+        f"[Colab]({COLAB}/{stem}.ipynb) · [Binder]({BINDER}/{stem}.ipynb)"
+    )
+
+
+def to_run(notebook: Any) -> str:
+    """Return a notebook without outputs, which begins by installing specjax."""
+    fresh = nbformat.v4.new_notebook(metadata=notebook.metadata)
+    fresh.cells = [nbformat.v4.new_code_cell(INSTALL, id="install")]
+    for cell in notebook.cells:
+        copy = nbformat.from_dict(cell)
+        if copy.cell_type == "code":
+            copy.outputs, copy.execution_count = [], None
+        fresh.cells.append(copy)
+    return nbformat.writes(fresh)
 
 
 INTRODUCTION = """\

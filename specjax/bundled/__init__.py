@@ -18,6 +18,7 @@ PROMPTS = {  # written for this project and selected; sampled from the standard 
     "random": HERE / "prompts_random.jsonl",
 }
 
+RECORDINGS = HERE / "recordings"  # links to tests/ and docs/; in the wheel, files
 SERVER_LOG = HERE / "vllm_server.log"  # of vLLM 0.32.0 with the bundled models, recorded here
 
 
@@ -54,3 +55,22 @@ def prompts(kind: str = "shipped") -> list[dict]:
     """
     lines = PROMPTS[kind].read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
+
+
+def recording(name: str) -> Path:
+    """Return a file that was recorded beforehand, which the notebooks read.
+
+    Args:
+        name: an answer of vLLM 0.32.0 ("text_ngram.json"), the prompts it was given
+            ("prompts.json"), or the log of an A/B test ("ab.jsonl").
+
+    Raises:
+        ValueError: there is none of that name.
+
+    >>> recording("text_ngram.json").suffix
+    '.json'
+    """
+    if not (RECORDINGS / name).is_file():
+        found = ", ".join(sorted(one.name for one in RECORDINGS.iterdir()))
+        raise ValueError(f"there is no recording {name!r}, only {found}.")
+    return RECORDINGS / name

@@ -50,6 +50,7 @@ def draw_exact(ax: Axes, found: Comparison, family: str) -> None:
         y = ys[-1] + 2
     ax.set_yticks([i for i, _ in labels], [name for _, name in labels])
     ax.invert_yaxis()
+    ax.set_ylim(top=-1.3)  # room for the first name
     ax.set_xlim(left=1.0)
     ax.set_xlabel("expected tokens per round (dashed: no exact rule brings more)", fontsize=SMALL)
 

@@ -53,6 +53,10 @@ def test_the_bundled_files_are_in_the_wheel(installed):
     bundled = installed / "specjax" / "bundled"
     assert (bundled / "prompts.jsonl").is_file()
     assert (bundled / "prompts_random.jsonl").is_file()
+    for link in (ROOT / "specjax" / "bundled" / "recordings").iterdir():
+        copy = bundled / "recordings" / link.name
+        assert not copy.is_symlink()
+        assert copy.read_bytes() == link.read_bytes(), link.name
     for model in ("target", "draft"):
         for name in ("config.json", "model.safetensors", "tokenizer.json"):
             assert (bundled / model / name).is_file(), f"{model}/{name}"

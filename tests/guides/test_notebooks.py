@@ -1,6 +1,7 @@
-"""Every notebook runs from top to bottom, offline, and is kept without outputs."""
+"""Every notebook runs offline, is kept without outputs, and has all the parts of a lesson."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,15 +61,52 @@ def test_notebook_source_is_text_without_outputs(path):
     for cell in notebook.cells:
         assert not cell.get("outputs")
         assert cell.get("execution_count") is None
-    assert "中文摘要" in source
-    first = notebook.cells[0].source
-    for part in ("**You will**", "**Before this**", "**Time**", "**Question.**", "中文摘要"):
-        assert part in first, part
-    assert "## Further reading" in source
-    solutions = [cell for cell in notebook.cells if "hide-input" in cell.metadata.get("tags", ())]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_has_the_parts_of_a_lesson(path):
+    cells = jupytext.read(path).cells
+    text = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+    first = cells[0].source
+    for part in ("You will", "Before this", "Question.", "Formula."):
+        assert f"**{part}**" in first, part
+    assert 10 <= int(re.search(r"\*\*Time\*\*:\s+(\d+)\s+minutes", first)[1]) <= 60
+    source = r"\]\(https://(arxiv\.org/abs/\d{4}\.\d{5}|doi\.org/\S+)\)"
+    assert re.search(source, re.sub(r"\s+", " ", first)), "the formula's source is linked"
+    assert re.search(r"LLM\(|recording\(|SERVER_LOG|read_log", code), "no real run"
+    assert len(re.findall(r"^\s*(assert|np\.testing)", code, re.MULTILINE)) >= 8, (
+        "little is checked"
+    )
+    headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    assert headings[-3:] == ["Summary", "Further reading", "中文摘要"]
+    assert "Three puzzles" in headings
+    puzzles = text.split("## Three puzzles")[1].split("The answers are in the hidden cells")[0]
+    assert re.findall(r"^(\d)\. ", puzzles, re.MULTILINE)[:3] == ["1", "2", "3"]
+    reading = text.split("## Further reading")[1].split("## 中文摘要")[0]
+    items = re.split(r"^- ", reading, flags=re.MULTILINE)[1:]
+    assert items
+    assert all("](http" in item for item in items)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebooks_solutions_are_hidden_printed_and_checked(path):
+    cells = jupytext.read(path).cells
+    solutions = [cell for cell in cells if "hide-input" in cell.metadata.get("tags", ())]
     assert len(solutions) == 3
-    for cell in solutions:
+    for number, cell in enumerate(solutions, start=1):
         assert cell.metadata["jupyter"] == {"source_hidden": True, "outputs_hidden": True}
+        assert re.match(rf'print\(\s*"""Answer {number}\. ', cell.source), cell.source
+        explained = cell.source.split('"""')[1]
+        assert len(explained) > 60, "a solution is explained"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_needs_no_clone(path):
+    source = path.read_text(encoding="utf-8")
+    for place in ("tests/", "docs/ab", "Path.cwd", "__file__"):
+        used = [line for line in source.splitlines() if place in line and line[:1] != "#"]
+        assert not used, "a recording is read by specjax.bundled.recording"
 
 
 def test_no_executed_notebook_is_kept():
