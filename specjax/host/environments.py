@@ -22,7 +22,7 @@ class EnvironmentMissing(RuntimeError):
 class Recipe(NamedTuple):
     """How an environment is made.
 
-    Args:
+    Attributes:
         name: for messages.
         place: its folder.
         stamp: name of a file that is written last: a folder without it is incomplete.

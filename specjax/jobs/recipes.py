@@ -63,7 +63,8 @@ def recipe(
     Args:
         scheduler: "slurm" (a script for sbatch) or "kubernetes" (a manifest for kubectl apply).
         command: the words after ``specjax``: generate or extract, without ``--shard``.
-        volume, claim: where the pods see the shared files, and their PersistentVolumeClaim.
+        volume: where the pods see the shared files.
+        claim: their PersistentVolumeClaim.
 
     Raises:
         ValueError: an unknown scheduler, or a command that cannot be shared out.
