@@ -17,7 +17,7 @@ LIBRARIES = "purelib", "platlib"  # where this Python has its packages
 KINDS = {  # what each kind of job must hold, and what it may hold
     "offline": (
         ("model", "prompts", "sampling_params"),
-        ("speculative_config", "engine", "drafts", "repairs", "beside"),
+        ("speculative_config", "engine", "drafts", "repairs", "beside", "runner"),
     ),
     "session": (("model",), ("speculative_config", "engine", "repairs")),
     "serve": (("model", "requests"), ("arguments", "start_timeout", "repairs")),
@@ -28,7 +28,7 @@ KINDS = {  # what each kind of job must hold, and what it may hold
 }
 METHODS = (
     *("ngram", "draft_model", "suffix", "eagle", "eagle3", "medusa", "mtp", "dflash"),
-    *("custom_class", "extract_hidden_states"),
+    *("dspark", "custom_class", "extract_hidden_states"),
 )
 TABLE_DRAFTS = {"method": "custom_class", "model": "table_drafts.TableDrafts"}
 TIMEOUT = 300.0  # seconds

@@ -85,11 +85,17 @@ def offline(job: dict) -> dict:
     """Return completions of token-id prompts by vLLM's ``LLM``.
 
     Job: ``model``, ``prompts``, ``sampling_params`` (one for all, or one each); optional
-    ``speculative_config``, ``engine`` (further arguments of ``LLM``), ``beside`` (of ``main``) and
-    ``drafts``, the table that ``{"method": "custom_class"}`` proposes (see ``table_drafts.py``).
+    ``speculative_config``, ``engine`` (further arguments of ``LLM``), ``beside`` (of ``main``),
+    ``runner`` "v2" (vLLM's other model runner, see ``v2_runner.py``) and ``drafts``, the table that
+    ``{"method": "custom_class"}`` proposes (see ``table_drafts.py``).
     Answer: ``outputs`` (token_ids, finish_reason, logprobs, metrics), ``rounds``: per prompt,
     one [committed tokens, draft] for every draft that was verified; ``counters``.
     """
+    second = job.get("runner") == "v2"
+    if second:
+        import v2_runner
+
+        v2_runner.prepare()
     from vllm import SamplingParams
 
     start = time.monotonic()
@@ -98,7 +104,10 @@ def offline(job: dict) -> dict:
 
         table_drafts.TABLE = job["drafts"]
     llm = load(job, counting=True)
-    rounds = record_drafts(llm.llm_engine.engine_core.engine_core.scheduler)
+    proposed = None
+    if second and job.get("speculative_config") is not None:
+        proposed = v2_runner.record_proposals(llm)
+    rounds = record_drafts(llm.llm_engine.engine_core.engine_core.scheduler, proposed)
     loaded = time.monotonic()
     params = job["sampling_params"]
     params = params if isinstance(params, list) else [params] * len(job["prompts"])
@@ -192,15 +201,19 @@ def finish_saving(llm: Any, outputs: list[Any]) -> None:
             fcntl.flock(lock, fcntl.LOCK_SH)
 
 
-def record_drafts(scheduler: Any) -> dict[str, list]:
-    """Patch a scheduler; return a dict that fills with each request's [number of tokens, draft]."""
+def record_drafts(scheduler: Any, proposed: dict[str, list[int]] | None) -> dict[str, list]:
+    """Patch a scheduler; return a dict that fills with each request's [number of tokens, draft].
+
+    ``proposed`` has the latest drafts where the scheduler does not know them.
+    """
     rounds, schedule = {}, scheduler.schedule
 
     def recorded(*args, **kwargs):
         scheduled = schedule(*args, **kwargs)
         for name, draft in scheduled.scheduled_spec_decode_tokens.items():
             number = scheduler.requests[name].num_tokens
-            rounds.setdefault(name.split("-")[0], []).append([number, list(draft)])
+            known = draft if proposed is None else proposed[name][: len(draft)]
+            rounds.setdefault(name.split("-")[0], []).append([number, list(known)])
         return scheduled
 
     scheduler.schedule = recorded

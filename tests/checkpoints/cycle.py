@@ -57,6 +57,11 @@ def build(folder: Path, seed: int = 0) -> dict[str, Path]:
             heads.DFLASH_SLIDING,
             head("dflash", heads.dflash, heads.DFLASH_SLIDING),
         ),
+        "dflash_mixed": (
+            heads.DFLASH_MIXED,
+            head("dflash", heads.dflash, heads.DFLASH_MIXED),
+        ),
+        "dspark": (heads.DSPARK, head("dspark", heads.dspark, heads.DSPARK)),
         "dflash_reduced": (
             heads.DFLASH_REDUCED,
             head("dflash", heads.dflash, heads.DFLASH_REDUCED),

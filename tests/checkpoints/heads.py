@@ -59,7 +59,18 @@ DFLASH_SLIDING = DFLASH | {
     "use_sliding_window": True,
     "max_window_layers": 0,
 }
+DFLASH_MIXED = DFLASH_SLIDING | {"layer_types": ["full_attention", "sliding_attention"]}
 DFLASH_REDUCED = DFLASH | {"draft_vocab_size": DRAFT_VOCAB}
+DSPARK: dict[str, Any] = {key: one for key, one in DFLASH.items() if key != "dflash_config"} | {
+    "architectures": ["Qwen3DSparkModel"],
+    "mask_token_id": DFLASH_MASK,
+    "target_layer_ids": [1, 3, 6],
+    "block_size": DFLASH_BLOCK,
+    "markov_rank": 8,
+    "markov_head_type": "vanilla",
+    "enable_confidence_head": True,
+    "confidence_head_with_markov": True,
+}
 MEDUSA: dict[str, Any] = {
     "architectures": ["MedusaModel"],
     "model_type": "medusa",
@@ -137,10 +148,11 @@ def dflash(
 
     The row of draft j, at its own position, looks three places back: both rows then read the stream
     of a token three steps before theirs, and the LM head is that of three steps. The second layer
-    is noise, with other norms.
+    is noise, with other norms. DSpark's rows speak of the next token, and look two places back.
     """
     query, key = (np.zeros((HIDDEN, HIDDEN)) for _ in range(2))
-    query[:, 0], key[:, 0] = (np.tile(v, 2) / ANCHOR for v in look_back(DFLASH_BLOCK + 1))
+    back = DFLASH_BLOCK + (not anchored(config))
+    query[:, 0], key[:, 0] = (np.tile(v, 2) / ANCHOR for v in look_back(back))
     looks = {
         "self_attn.q_proj.weight": query,
         "self_attn.k_proj.weight": key,
@@ -170,6 +182,28 @@ def dflash(
         }
         weights |= prefixed(f"layers.{i}.", one | norms | mlp(rng, gain / 2))
     return weights
+
+
+def anchored(config: dict[str, Any]) -> bool:
+    """Say whether a block head's first row, the last token's, gives the first draft token."""
+    return "markov_rank" in config and config.get("sample_from_anchor", True)
+
+
+def dspark(
+    rng: np.random.Generator, language: Language, gain: float, config: dict[str, Any]
+) -> Weights:
+    """Draw a DSpark head: DFlash's, a Markov head of noise, and a confidence head."""
+    rank = config["markov_rank"]
+    weights = dflash(rng, language, gain, config)
+    if anchored(config):  # the first row reads a token, of which only that it is there may count
+        weights["embed_tokens.weight"][:, 1:] = 0.0
+    rows = len(weights["lm_head.weight"])
+    return weights | {
+        "markov_head.markov_w1.weight": rng.standard_normal((VOCAB, rank)),
+        "markov_head.markov_w2.weight": gain * rng.standard_normal((rows, rank)),
+        "confidence_head.proj.weight": rng.standard_normal((1, HIDDEN + rank)),
+        "confidence_head.proj.bias": rng.standard_normal(1),
+    }
 
 
 def medusa(rng: np.random.Generator, language: Language, gain: float) -> Weights:

@@ -28,6 +28,8 @@ ARCHITECTURES = {  # name: (architecture, model_type, layers, tensors)
     "dflash_causal": ("DFlashDraftModel", "qwen3", 2, 27),
     "dflash_sliding": ("DFlashDraftModel", "qwen3", 2, 27),
     "dflash_reduced": ("DFlashDraftModel", "qwen3", 2, 29),
+    "dflash_mixed": ("DFlashDraftModel", "qwen3", 2, 27),
+    "dspark": ("Qwen3DSparkModel", "qwen3", 2, 31),
     "pard": ("Qwen3ForCausalLM", "qwen3", 2, 25),
     "medusa": ("MedusaModel", "medusa", 1, 6),
     "medusa_original": ("MedusaModel", "medusa", 1, 9),
@@ -112,7 +114,7 @@ def test_a_seed_gives_the_same_bytes_every_time(built, tmp_path):
 
 def test_all_together_are_a_few_megabytes(built):
     files = [file for folder in built.values() for file in folder.iterdir()]
-    assert sum(file.stat().st_size for file in files) < 1e7
+    assert sum(file.stat().st_size for file in files) < 1.2e7
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

@@ -1,5 +1,7 @@
 """The cycle-language checkpoints in vLLM and here: same text, same drafts, same counters."""
 
+from typing import Any
+
 import pytest
 
 from specjax import LLM, SamplingParams
@@ -23,6 +25,8 @@ METHODS = {  # name: (target, method, head's checkpoint, K)
     "dflash_causal": ("target", "dflash", "dflash_causal", 2),
     "dflash_sliding": ("target", "dflash", "dflash_sliding", 2),
     "dflash_reduced": ("target", "dflash", "dflash_reduced", 2),
+    "dflash_mixed": ("target", "dflash", "dflash_mixed", 2),
+    "dspark": ("target", "dspark", "dspark", 2),
     "pard": ("target", "draft_model", "pard", 2),
     "medusa": ("target", "medusa", "medusa", K),
     "medusa_original": ("target", "medusa", "medusa_original", K),
@@ -30,16 +34,17 @@ METHODS = {  # name: (target, method, head's checkpoint, K)
     "deepseek": ("deepseek", "mtp", None, K),
     "deepseek_experts": ("deepseek_experts", "mtp", None, K),
 }
+V2 = ("dflash_mixed", "dspark")  # what vLLM's other runner alone drafts
 AT_ONCE = ("peagle", "peagle_speculators", "pard")
 
 
 def job(target: str, config: dict | None) -> dict:
     """Ask for greedy completions of random prompts."""
     noise = Noise(7)
-    engine = {"max_model_len": 128, "max_num_seqs": 8}
+    engine: dict[str, Any] = {"max_model_len": 128, "max_num_seqs": 8}
     if target.startswith("deepseek"):  # with AMX, vLLM's default refuses heads of 16 numbers
         engine["attention_backend"] = "CPU_MLA"
-    return {
+    asked = {
         "kind": "offline",
         "model": f"cycle/{target}",
         "prompts": noise.integers(0, VOCAB, NUM_PROMPTS, PROMPT_LENGTH).tolist(),
@@ -47,6 +52,8 @@ def job(target: str, config: dict | None) -> dict:
         "speculative_config": config,
         "engine": engine,
     }
+    head = str((config or {}).get("model")).removeprefix("cycle/")
+    return asked | {"runner": "v2"} if head in V2 else asked
 
 
 def speculative_config(name: str) -> dict:
