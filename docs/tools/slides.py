@@ -69,7 +69,8 @@ def slides_of(title: str, text: str, outputs: list) -> list[Slide]:
         goals, _, rest = text.partition("**Question.**")
         question, _, formula = rest.partition("**Formula.**")
         blocks = re.findall(r"\$\$.*?\$\$|^\|.*?(?:\n\n|\Z)", formula, re.DOTALL | re.MULTILINE)
-        said = "\n\n".join(blocks[:2]) or lead(formula, 3)
+        first = lead(formula, 2)  # with the first formula
+        said = "\n\n".join([first, *(one for one in blocks[:2] if one not in first)])
         return [
             Slide(draw(title, inline=True), draw(goals), ""),
             Slide("Question", draw(question), draw(question)),
