@@ -6,6 +6,7 @@
 #   make bridge-npu  npu_bridge against the real torch_npu wheel, without a device (45 MB)
 #   make docs    the documentation as a site in site/, with the notebooks' outputs
 #   make bench   the short benchmarks     make readme  rewrites the measured tables and pictures
+#   make power   how many texts `audit server` needs to flag each fault, through our own server
 #   make soak    a server under load for ten minutes: its memory must stay flat
 #   make hostile  a server under 5,000 hostile requests, beside a client that behaves
 
@@ -18,7 +19,7 @@ PYTHON ?= $(shell for p in $(PYTHONS); do \
   done)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-all lint docs bench soak hostile readme oracle oracle-record bridge-npu
+.PHONY: demo test test-all lint docs bench soak hostile power readme oracle oracle-record bridge-npu
 
 demo: $(VENV)/.base
 	$(BIN)/specjax demo
@@ -72,6 +73,9 @@ soak: $(VENV)/.dev
 
 hostile: $(VENV)/.dev
 	$(BIN)/python -m tests.server.hostile
+
+power: $(VENV)/.dev
+	$(BIN)/python -m tests.audit.power --readme docs/guide/audit.md
 
 readme: $(VENV)/.dev
 	$(BIN)/specjax demo --out docs/demo.png --readme README.md

@@ -3,11 +3,13 @@
 import functools
 
 import jax.numpy as jnp
+import numpy as np
 
 from specjax.core import sampling as s
 from specjax.core.types import Drafter, Rule
 from specjax.drafters.grow import pick
 from specjax.drafters.none import chain, stateless
+from specjax.theory.arrays import Value
 from specjax.verify import noise as v
 from specjax.verify.rejection import rejection
 
@@ -47,3 +49,32 @@ def drafted_by_token_index(num_speculative_tokens: int) -> Drafter:
         return chain(text, drafted, valid, jnp.concatenate(probs, axis=1)), state
 
     return stateless(propose, depth)
+
+
+def shared_noise_distribution(p: Value, q: Value) -> Value:
+    """Return the distribution of ``recovered_with_draft_noise``'s first token, in closed form.
+
+    A draft is the first of exponential numbers E / q, at time t: what is known of the others is
+    E > q t, and beyond it they are exponential again. So the recovered token is the first of races
+    that start at times c t, c = q / r with r = norm(max(p - q, 0)), and run at rate r, for a t that
+    is exponential: P(x) = r(x) int_{c(x)} dw / (1 + sum_j r(j) max(w - c(j), 0))^2, a sum over the
+    intervals between the sorted c. It needs no vocabulary small enough to be enumerated.
+
+    Args:
+        p: [V] of the target.
+        q: [V] what the draft token is drawn from.
+    """
+    p, q = np.asarray(p, np.float64), np.asarray(q, np.float64)
+    residual, found = np.maximum(p - q, 0.0), np.minimum(p, q)
+    rejected = residual.sum()
+    runners = np.flatnonzero(residual)
+    if not len(runners):
+        return found
+    r = residual[runners] / rejected
+    order = np.argsort(q[runners] / r, kind="stable")
+    runners, r = runners[order], r[order]
+    start, rate = q[runners] / r, np.cumsum(r)
+    level = 1.0 + np.concatenate([[0.0], np.cumsum(rate[:-1] * np.diff(start))])
+    interval = (1.0 / level - np.append(1.0 / level[1:], 0.0)) / rate
+    found[runners] += rejected * r * np.cumsum(interval[::-1])[::-1]
+    return found

@@ -9,7 +9,7 @@ from specjax.cli.audit_compare import compare_rules
 from specjax.cli.audit_engines import engines
 from specjax.cli.audit_joint import joint
 from specjax.cli.audit_server import server
-from specjax.cli.audit_zoo import cuts, zoo
+from specjax.cli.audit_zoo import alarms, cuts, zoo
 from specjax.cli.errors import plainly
 from specjax.host.files import write_json
 from specjax.host.markdown import around_section, picture, replace_section, table
@@ -27,6 +27,7 @@ audit = typer.Typer(
 audit.command()(engines)
 audit.command()(joint)
 audit.command()(zoo)
+audit.command()(alarms)
 audit.command()(cuts)
 audit.command()(server)
 

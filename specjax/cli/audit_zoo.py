@@ -1,4 +1,4 @@
-"""``specjax audit zoo`` and ``cuts``: the broken verifiers, and rules that cut drafts."""
+"""``specjax audit zoo``, ``alarms``, ``cuts``: broken verifiers, sound ones, cuts of drafts."""
 
 import inspect
 import time
@@ -59,6 +59,38 @@ def report_of(doc: str) -> str:
         return report
     owner, name, _, number = report.removeprefix("https://github.com/").split("/")
     return f"[{owner}/{name} {number}]({report})"
+
+
+@plainly
+def alarms(
+    runs: Annotated[int, typer.Option(min=1, help="Audits of each rule, in either way.")] = 200,
+    alpha: Annotated[float, typer.Option(help="Probability of a false alarm of one audit.")] = 0.01,
+    readme: Annotated[
+        Path | None, typer.Option(help="A Markdown file: rewrite its section 'alarms'.")
+    ] = None,
+) -> None:
+    """Count how often the test of ``audit server`` flags a shipped rule, which is sound.
+
+    Exit code 1: more often than ``alpha`` allows.
+    """
+    from specjax.audit.false_alarms import count_alarms
+    from specjax.host.compile_cache import enable_compile_cache
+
+    if readme is not None:
+        around_section(readme, "alarms")
+    enable_compile_cache()
+    found = count_alarms(runs, alpha)
+    rows = [(one.rule, one.against, str(one.runs), str(one.alarms), str(one.most)) for one in found]
+    for row in rows:
+        typer.echo("{:16} against {:20} {:>5} audits {:>4} alarms, at most {}".format(*row))
+    total = sum(one.alarms for one in found)
+    said = f"{total} alarms in {runs * len(found)} audits at {alpha:.3g}."
+    typer.echo(said)
+    if readme is not None:
+        headings = "rule", "against", "audits", "alarms", "most allowed"
+        replace_section(readme, "alarms", [*table(headings, rows), "", said])
+    if not all(one.kept for one in found):
+        raise typer.Exit(1)
 
 
 @plainly

@@ -1,0 +1,51 @@
+"""``audit server`` flags faults of the zoo through our own server, and not the shipped rule."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax.audit.request import plain_request
+from specjax.audit.zoo_reported import one_coin_for_both
+from specjax.core.types import Draft
+from specjax.host.compile_cache import enable_compile_cache
+from specjax.verify.rejection import rejection
+from tests.audit.power import CASES, UNSURE, exact_power, measure
+from tests.audit.served import beyond_the_prompt
+
+PLAIN = {
+    case.served.__name__: case
+    for case in CASES
+    if case.options is None and case.plan.temperature == 1
+}
+
+
+def test_a_specimen_leaves_the_prompts_first_token_to_the_sound_rule():
+    rule = beyond_the_prompt(one_coin_for_both().rule, rejection)
+    asked = plain_request(np.full((1, 1, 3), 1 / 3), 1)
+    tokens, root = jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1), bool)
+    draft, keys = Draft(tokens, tokens, root, None), jax.random.split(jax.random.key(0), 1)
+    noise = rule.draw_noise(keys, asked.text, draft, asked.sampling, 3)
+    logits = jnp.array([[[-1e30, 0.0, -1e30]]])
+    verdict = rule.verify(noise, draft, logits, asked.text, asked.sampling, 0)
+    assert verdict.tokens.tolist() == [[1]]
+    assert verdict.num_accepted.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["shipped", "recovered_with_the_drafts_noise", "one_coin_for_both", "recovered_from_p"],
+)
+def test_a_served_fault_is_flagged_and_the_shipped_rule_is_not(name):
+    enable_compile_cache()
+    found = measure(PLAIN[name], None)
+    assert found.flagged == (name != "shipped"), found
+    if found.flagged:
+        assert found.texts <= 4000
+        assert found.tv > found.by_chance
+
+
+def test_shared_noise_takes_a_few_thousand_texts_exactly():
+    tv, needed = exact_power(UNSURE)
+    assert 0.03 < tv < 0.06
+    assert 2000 < needed < 3500
