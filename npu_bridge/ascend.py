@@ -99,8 +99,9 @@ def rotate(
 def swiglu(
     lowering: Any, scope: Any, eqn: Equation, operands: Sequence[Operand], mine: Sequence[bool]
 ) -> Fused:
-    """Lower ``ops.swiglu`` to npu_swiglu."""
-    return (call(npu("npu_swiglu"), *operands, dim=-1),), "npu_swiglu"
+    """Lower ``ops.swiglu`` to npu_swiglu, which takes both halves in one tensor."""
+    both = operands[0] if len(operands) == 1 else call(torch.cat, list(operands), -1)
+    return (call(npu("npu_swiglu"), both, dim=-1),), "npu_swiglu"
 
 
 def attention_mask(

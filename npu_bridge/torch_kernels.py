@@ -127,7 +127,10 @@ def swiglu(
 ) -> Fused:
     """Lower ``ops.swiglu`` to ``functional.silu`` and a product."""
     size = out(eqn).shape[-1]
-    gate, up = (call(torch.narrow, operands[0], -1, start, size) for start in (0, size))
+    halves = operands
+    if len(operands) == 1:
+        halves = [call(torch.narrow, operands[0], -1, start, size) for start in (0, size)]
+    gate, up = halves
     return (call(torch.mul, call(functional.silu, gate), up),), "silu"
 
 

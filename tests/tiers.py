@@ -84,6 +84,7 @@ SLOW: tuple[str, ...] = (
     "tests/simulate/test_serving.py::test_a_step_proportional_to_its_batch_shares_the_processor",
     "tests/test_docs.py::test_python_blocks_run_one_after_the_other",
     "tests/theory/test_modelled.py::test_in_random_worlds_the_schedule_loses_against_no_change_in_fewer_than_1_percent",
+    "tests/theory/test_parallel.py::test_compiled_passes_send_what_the_formulas_say",
     "tests/train/test_checkpoint.py::test_a_run_killed_with_sigkill_ends_with_the_same_bits",
     "tests/train/test_checkpoint.py::test_a_time_budget_becomes_steps_once",
     "tests/train/test_train_heads.py::test_steps_reduce_the_loss_and_the_head_that_is_written_loads",

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Shaped, UInt16
 
 from specjax import kernels
-from specjax.kernels.primitive import two_forms
+from specjax.kernels.primitive import ArrayFunction, two_forms
 
 
 def _product(x: Float[Array, "N I"], weight: Float[Array, "O I"]) -> Float[Array, "N O"]:
@@ -61,14 +61,22 @@ def linear_each(
 
 
 def _rms_norm(
-    x: Float[Array, "N D"], weight: Float[Array, "D"], epsilon: Float[Array, ""]
-) -> Float[Array, "N D"]:
+    x: Float[Array, "*lead D"], weight: Float[Array, "D"], epsilon: Float[Array, ""]
+) -> Float[Array, "*lead D"]:
+    """Leading axes stay: merged, heads that several devices share would be gathered."""
     wide = x.astype(jnp.float32)
     wide = wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + epsilon)
-    return (wide * weight[None].astype(jnp.float32)).astype(x.dtype)
+    by = weight.astype(jnp.float32).reshape((1,) * (x.ndim - 1) + weight.shape)
+    return (wide * by).astype(x.dtype)
 
 
-scale_rows = two_forms("scale_rows", _rms_norm, kernels.rms_norm)
+def _norm_of_rows(
+    x: Float[Array, "*lead D"], weight: Float[Array, "D"], epsilon: Float[Array, ""]
+) -> Float[Array, "*lead D"]:
+    return kernels.rms_norm(x.reshape(-1, x.shape[-1]), weight, epsilon).reshape(x.shape)
+
+
+scale_rows = two_forms("scale_rows", _rms_norm, _norm_of_rows)
 
 
 @functools.partial(jax.jit, static_argnames="epsilon")
@@ -76,7 +84,7 @@ def rms_norm(
     x: Float[Array, "*lead D"], weight: Float[Array, "D"], epsilon: float
 ) -> Float[Array, "*lead D"]:
     """Return RMSNorm of the last axis, computed in float32 (Zhang & Sennrich 2019)."""
-    return scale_rows(x.reshape(-1, x.shape[-1]), weight, jnp.float32(epsilon)).reshape(x.shape)
+    return scale_rows(x, weight, jnp.float32(epsilon))
 
 
 def _row_sums(x: Float[Array, "N V"]) -> Float[Array, "N"]:
@@ -151,47 +159,88 @@ blank = two_forms("blank", _blank, _blanked)
 hide = two_forms("hide", _hide, _hidden)
 
 
-def _gate(gate_up: Float[Array, "N F2"]) -> Float[Array, "N F"]:
-    gate, up = jnp.split(gate_up, 2, axis=-1)
+def _gate(gate: Float[Array, "*lead F"], up: Float[Array, "*lead F"]) -> Float[Array, "*lead F"]:
     return jax.nn.silu(gate) * up
 
 
-def _gelu_gate(gate_up: Float[Array, "N F2"]) -> Float[Array, "N F"]:
-    gate, up = jnp.split(gate_up, 2, axis=-1)
+def _gelu_gate(
+    gate: Float[Array, "*lead F"], up: Float[Array, "*lead F"]
+) -> Float[Array, "*lead F"]:
     return jax.nn.gelu(gate, approximate=True) * up
 
 
-def _clipped_gate(gate_up: Float[Array, "N F2"]) -> Float[Array, "N F"]:
-    gate, up = jnp.split(gate_up, 2, axis=-1)
+def _clipped_gate(
+    gate: Float[Array, "*lead F"], up: Float[Array, "*lead F"]
+) -> Float[Array, "*lead F"]:
     gate, up = jnp.minimum(gate, CLIP), jnp.clip(up, -CLIP, CLIP)
     return gate * jax.nn.sigmoid(gate * CLIPPED_SLOPE) * (up + 1)
 
 
 CLIP, CLIPPED_SLOPE = kernels.CLIP, kernels.CLIPPED_SLOPE
-gate_rows = two_forms("gate_rows", _gate, kernels.swiglu)
-gelu_gate_rows = two_forms("gelu_gate_rows", _gelu_gate, kernels.geglu)
-clipped_gate_rows = two_forms("clipped_gate_rows", _clipped_gate, kernels.clipped_swiglu)
+
+
+def _gated(name: str, plain: ArrayFunction, kernel: ArrayFunction) -> ArrayFunction:
+    """Return a gate of one array, whose last axis holds both halves, or of the two halves.
+
+    Halves stay apart where several devices share them: joined and cut again, they would move.
+    """
+
+    def cut(gate_up: Float[Array, "*lead F2"]) -> Float[Array, "*lead F"]:
+        return plain(*jnp.split(gate_up, 2, axis=-1))
+
+    def rows(gate_up: Float[Array, "*lead F2"]) -> Float[Array, "*lead F"]:
+        *lead, both = gate_up.shape
+        return kernel(gate_up.reshape(-1, both)).reshape(*lead, both // 2)
+
+    def joined(
+        gate: Float[Array, "*lead F"], up: Float[Array, "*lead F"]
+    ) -> Float[Array, "*lead F"]:
+        return rows(jnp.concatenate([gate, up], axis=-1))
+
+    of_rows, of_halves = two_forms(name, cut, rows), two_forms(f"{name}_apart", plain, joined)
+
+    def gate(gate_up: jax.Array, up: jax.Array | None = None) -> jax.Array:
+        return of_rows(gate_up) if up is None else of_halves(gate_up, up)
+
+    return gate
+
+
+gate_rows = _gated("gate_rows", _gate, kernels.swiglu)
+gelu_gate_rows = _gated("gelu_gate_rows", _gelu_gate, kernels.geglu)
+clipped_gate_rows = _gated("clipped_gate_rows", _clipped_gate, kernels.clipped_swiglu)
 
 
 @jax.jit
-def swiglu(gate_up: Float[Array, "*lead F2"]) -> Float[Array, "*lead F"]:
-    """Return SiLU of the first half of the last axis times the second (Shazeer 2020)."""
-    *lead, both = gate_up.shape
-    return gate_rows(gate_up.reshape(-1, both)).reshape(*lead, both // 2)
+def swiglu(
+    gate_up: Float[Array, "*lead F2"], up: Float[Array, "*lead F"] | None = None
+) -> Float[Array, "*lead F"]:
+    """Return SiLU of the first half of the last axis times the second (Shazeer 2020).
+
+    With ``up``, that is the second half, and ``gate_up`` the first.
+    """
+    return gate_rows(gate_up, up)
 
 
 @jax.jit
-def geglu(gate_up: Float[Array, "*lead F2"]) -> Float[Array, "*lead F"]:
-    """Return GELU, by tanh, of the first half of the last axis times the second (Gemma)."""
-    *lead, both = gate_up.shape
-    return gelu_gate_rows(gate_up.reshape(-1, both)).reshape(*lead, both // 2)
+def geglu(
+    gate_up: Float[Array, "*lead F2"], up: Float[Array, "*lead F"] | None = None
+) -> Float[Array, "*lead F"]:
+    """Return GELU, by tanh, of the first half of the last axis times the second (Gemma).
+
+    ``up`` as in ``swiglu``.
+    """
+    return gelu_gate_rows(gate_up, up)
 
 
 @jax.jit
-def clipped_swiglu(gate_up: Float[Array, "*lead F2"]) -> Float[Array, "*lead F"]:
-    """Return gpt-oss's gate of the last axis: g * sigmoid(1.702 g) * (u + 1), both clipped to 7."""
-    *lead, both = gate_up.shape
-    return clipped_gate_rows(gate_up.reshape(-1, both)).reshape(*lead, both // 2)
+def clipped_swiglu(
+    gate_up: Float[Array, "*lead F2"], up: Float[Array, "*lead F"] | None = None
+) -> Float[Array, "*lead F"]:
+    """Return gpt-oss's gate of the last axis: g * sigmoid(1.702 g) * (u + 1), both clipped to 7.
+
+    ``up`` as in ``swiglu``.
+    """
+    return clipped_gate_rows(gate_up, up)
 
 
 ACTIVATIONS = {"swiglu": swiglu, "geglu": geglu, "clipped": clipped_swiglu}
@@ -247,8 +296,8 @@ def experts(
         return y if bias is None else y + take_rows(bias, sorted_by).astype(y.dtype)
 
     rows = x.reshape(total, size)[order // count]
-    both = jnp.concatenate([apply(rows, *gate), apply(rows, *up)], axis=-1)
-    y = apply(ACTIVATIONS[activation](both), *down)[jnp.argsort(order)]
+    inner = ACTIVATIONS[activation](apply(rows, *gate), apply(rows, *up))
+    y = apply(inner, *down)[jnp.argsort(order)]
     y = y.reshape(total, count, size).astype(jnp.float32) * weights.reshape(total, count, 1)
     return row_sums(y.swapaxes(1, 2)).astype(x.dtype).reshape(x.shape)
 

@@ -522,9 +522,9 @@ def load(
     copied to each device; of several devices each is given its part of the target only.
     ``keep_dtype`` leaves weights in the checkpoint's dtype where that is exact (``load_params``).
     """
-    where = mesh.devices.flat[0] if mesh.size == 1 else partial(sharding, mesh)
 
     def read(model: Model) -> PyTree:
+        where = mesh.devices.flat[0] if mesh.size == 1 else partial(sharding, mesh, model.config)
         size = measure(model.folder, model.config, keep_dtype=keep_dtype)
         if size.method is not None:
             say(f"{model.folder.name}: {size}")

@@ -19,6 +19,7 @@ TORCH_DEVICES = ("npu", "torch-cpu")
 SPLIT_OUTPUTS = (  # column parallel
     *("q_proj", "k_proj", "v_proj", "q_b_proj", "kv_b_proj", "gate_proj", "up_proj"),
 )
+VOCABULARY = ("embed_tokens", "lm_head")  # a row or an output per token
 SPLIT_INPUTS = ("o_proj", "down_proj")  # row parallel: XLA adds the all-reduce
 
 
@@ -59,7 +60,21 @@ def choose_devices(device: str, tensor_parallel_size: int) -> Mesh:
             f"{len(found)} devices in all: use tensor_parallel_size={len(found)}, so that each has "
             "its part."
         )
-    return Mesh(np.array(found[:tensor_parallel_size]), ("tensor",))
+    sizes = prime_factors(tensor_parallel_size)
+    names = ("tensor", *(f"tensor{i}" for i in range(2, len(sizes) + 1)))
+    return Mesh(np.array(found[:tensor_parallel_size]).reshape(sizes), names)
+
+
+def prime_factors(size: int) -> tuple[int, ...]:
+    """Return the axes of a mesh, so that arrays can also be split in fewer parts than devices.
+
+    >>> prime_factors(8), prime_factors(1)
+    ((2, 2, 2), (1,))
+    """
+    for factor in range(2, size):
+        if size % factor == 0:
+            return factor, *prime_factors(size // factor)
+    return (size,)
 
 
 def bridge() -> ModuleType:
@@ -134,6 +149,8 @@ def check_divisible(config: ModelConfig, mesh: Mesh) -> None:
     if latent is not None:
         query = config.num_heads * (latent.qk_nope_head_dim + latent.qk_rope_head_dim)
         key = config.num_heads * math.gcd(latent.qk_nope_head_dim, latent.v_head_dim)
+    if key_head_axes(config, mesh) != mesh.axis_names:
+        key = mesh.size * config.head_dim  # the copies count
     sizes = (query, key, columns)
     if any(size % mesh.size for size in sizes):
         works = [n for n in range(1, mesh.size) if not any(size % n for size in sizes)]
@@ -143,15 +160,29 @@ def check_divisible(config: ModelConfig, mesh: Mesh) -> None:
         )
 
 
-def sharding(mesh: Mesh, path: tuple[str | int, ...], shape: tuple[int, ...]) -> NamedSharding:
-    """Return where a weight goes: attention and MLP matrices are split, the rest is copied.
+def sharding(
+    mesh: Mesh, config: ModelConfig, path: tuple[str | int, ...], shape: tuple[int, ...]
+) -> NamedSharding:
+    """Return where a weight goes: matrices and vocabulary tables are split, the rest is copied.
 
-    Of a stack of experts each is split like an MLP.
+    Of a stack of experts each is split like an MLP. Fewer key heads than devices are copied: each
+    device has the one that its query heads read. A vocabulary that does not divide is copied.
     """
     split: tuple = (None,) * len(shape)
-    bias = path[-1] == "bias"
+    bias, few = path[-1] == "bias", {"k_proj", "v_proj"} & {*path}
+    axes = key_head_axes(config, mesh) if few else mesh.axis_names
     if any(name in SPLIT_OUTPUTS for name in path):
-        split = (*split[1:], "tensor") if bias else (*split[2:], "tensor", None)
+        split = (*split[1:], axes) if bias else (*split[2:], axes, None)
     elif any(name in SPLIT_INPUTS for name in path) and not bias:
-        split = (*split[1:], "tensor")
+        split = (*split[1:], axes)
+    elif path[0] in VOCABULARY and shape[0] % mesh.size == 0:
+        split = (axes, *split[1:])
     return NamedSharding(mesh, PartitionSpec(*split))
+
+
+def key_head_axes(config: ModelConfig, mesh: Mesh) -> tuple[str, ...]:
+    """Return the axes that split key heads: as many parts as heads, if these are the fewer."""
+    for count in range(len(mesh.axis_names)):
+        if config.latent is None and config.num_kv_heads == math.prod(mesh.devices.shape[:count]):
+            return mesh.axis_names[:count]
+    return mesh.axis_names

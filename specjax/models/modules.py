@@ -95,11 +95,8 @@ class MLP(nnx.Module):
         """Return the layer's output."""
         if not self.gated:
             return self.down_proj(jax.nn.relu(self.up_proj(x)))
-        if self.joined:
-            gate_up = self.gate_up_proj(x)
-        else:
-            gate_up = jnp.concatenate([self.gate_proj(x), self.up_proj(x)], axis=-1)
-        return self.down_proj(ops.ACTIVATIONS[self.activation](gate_up))
+        halves = (self.gate_up_proj,) if self.joined else (self.gate_proj, self.up_proj)
+        return self.down_proj(ops.ACTIVATIONS[self.activation](*(half(x) for half in halves)))
 
 
 def pick_one(only: Int[Array, "B"] | None, nodes: PyTree) -> PyTree:

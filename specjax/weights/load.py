@@ -68,7 +68,8 @@ def load_params(
         check_no_bias(name, sources[name])
     if HEAD in sources and config.tie_word_embeddings:
         embedding = tensor_name(("embed_tokens", "weight"), table(config))
-        _check_head(sources[HEAD], embedding, np.asarray(params["embed_tokens"]["weight"]))
+        for shard in params["embed_tokens"]["weight"].addressable_shards:
+            _check_head(sources[HEAD], embedding, np.asarray(shard.data), shard.index[0].start or 0)
     progress(total, total)
     return params
 
@@ -245,12 +246,13 @@ def check_no_bias(name: str, source: Source) -> None:
         )
 
 
-def _check_head(source: Source, embedding: str, table: np.ndarray) -> None:
+def _check_head(source: Source, embedding: str, table: np.ndarray, first: int) -> None:
+    """Compare a stored head with rows of the embeddings, from ``first`` on."""
     rows = open_source(HEAD, source, table.dtype)
     each = max(1, PIECE // table.shape[1])
     for start in range(0, len(table), each):
         some = table[start : start + each]
-        if not np.array_equal(rows(start, start + len(some)), some):
+        if not np.array_equal(rows(first + start, first + start + len(some)), some):
             remedy = "set tie_word_embeddings to false, or remove the head"
             raise ValueError(f"embeddings are tied, but {HEAD} is not {embedding}: {remedy}")
 

@@ -356,7 +356,7 @@ from tests.laws.harness import LATENT, RECURRENT
 mesh = choose_devices("cpu", 2)
 def place(keys, leaf):
     path = tuple(key.key for key in keys)
-    return jax.device_put(leaf, sharding(mesh, path, leaf.shape))
+    return jax.device_put(leaf, sharding(mesh, config, path, leaf.shape))
 for config in (LATENT, RECURRENT):
     model, params = build_target(config), init_params(config, jax.random.key(0))
     check_divisible(config, mesh)

@@ -41,10 +41,10 @@ def peak():
     return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024
 folder, dtype, devices, keep = sys.argv[1:]
 mesh = choose_devices("cpu", int(devices))
-where = mesh.devices.flat[0] if mesh.size == 1 else partial(sharding, mesh)
 jax.block_until_ready(jax.device_put(jax.numpy.ones(8), mesh.devices.flat[0]))
 before = peak()
 config = read_config(folder, dtype)[0]
+where = mesh.devices.flat[0] if mesh.size == 1 else partial(sharding, mesh, config)
 params = load_params(folder, config, where, keep_dtype=keep == "keep")
 leaves = jax.tree.leaves(params)
 size = sum(shard.data.nbytes for leaf in leaves for shard in leaf.addressable_shards)
