@@ -36,6 +36,7 @@ from specjax.bundled import resolve
 from specjax.engine.llm import LLM
 from specjax.host.markdown import around_section, replace_section, table
 from specjax.models.config import ModelConfig
+from specjax.weights.save import hf_config
 
 SECTION = "peers"  # of a README
 BATCHES = (1, 4, 8, 32)
@@ -233,7 +234,7 @@ def temporary_checkpoint(name: str, config: ModelConfig) -> Iterator[tuple[Path,
     """
     folder = Path(tempfile.gettempdir()) / "specjax-bench" / name
     try:
-        yield folder, write_random(folder, config)
+        yield folder, write_random(folder, hf_config(config, dtype="bfloat16", end=0))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -241,7 +241,8 @@ def overhead_row(shape: ModelConfig, reps: int, echo: Echo) -> Row:
     prompts = rng.integers(0, shape.vocab_size, (3 * TAIL, num_prompt)).tolist()
     fixed = {"max_tokens": num_tokens, "temperature": 0.0, "ignore_eos": True}
     with tempfile.TemporaryDirectory() as folder:
-        size = write_random(Path(folder), shape) / 2e6
+        described = hf_config(shape, dtype="bfloat16", end=0)
+        size = write_random(Path(folder), described) / 2e6
         llm = LLM(folder, max_model_len=SHAPE_LIMIT, max_num_seqs=TAIL)
         given = ["--max-model-len", str(SHAPE_LIMIT), "--max-num-seqs", str(TAIL)]
         echo("starting specjax ...")

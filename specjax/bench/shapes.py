@@ -1,28 +1,33 @@
-"""Checkpoints of Qwen3's architecture with random weights, for time and memory alone."""
+"""Checkpoints of any architecture with random weights, for time and memory alone."""
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 import ml_dtypes
 import numpy as np
 
 from specjax.bundled import resolve
 from specjax.host.files import write_atomically, write_json
+from specjax.models.build import shapes
 from specjax.models.config import ModelConfig
-from specjax.weights.save import hf_config
+from specjax.weights.hf_config import parse_config
+from specjax.weights.names import members, table, tensor_name
 
 PIECE = 2**22  # numbers drawn at a time
 
 
-def write_random(folder: Path, config: ModelConfig) -> int:
+def write_random(folder: Path, described: Mapping[str, Any]) -> int:
     """Write a checkpoint in bfloat16, piece by piece; return the bytes of its weights.
 
-    The tokenizer is the bundled one, whatever the vocabulary: prompts are token ids.
+    ``described`` is its config.json. The tokenizer is the bundled one, whatever the vocabulary:
+    prompts are token ids.
     """
-    write_json(folder / "config.json", hf_config(config, dtype="bfloat16", end=0))
+    config = parse_config(described)
+    write_json(folder / "config.json", dict(described))
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(resolve("bundled") / name, folder)
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
@@ -48,26 +53,7 @@ def write_random(folder: Path, config: ModelConfig) -> int:
 
 def tensors(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield Hugging Face's name and the shape of every tensor, in the file's order."""
-    hidden, width = config.hidden_size, config.intermediate_size
-    queries = config.num_heads * config.head_dim
-    keys = config.num_kv_heads * config.head_dim
-    yield "model.embed_tokens.weight", (config.vocab_size, hidden)
-    if not config.tie_word_embeddings:
-        yield "lm_head.weight", (config.vocab_size, hidden)
-    yield "model.norm.weight", (hidden,)
-    for i in range(config.num_layers):
-        parts = {
-            "input_layernorm": (hidden,),
-            "self_attn.q_proj": (queries, hidden),
-            "self_attn.k_proj": (keys, hidden),
-            "self_attn.v_proj": (keys, hidden),
-            "self_attn.o_proj": (hidden, queries),
-            "self_attn.q_norm": (config.head_dim,),
-            "self_attn.k_norm": (config.head_dim,),
-            "post_attention_layernorm": (hidden,),
-            "mlp.gate_proj": (width, hidden),
-            "mlp.up_proj": (width, hidden),
-            "mlp.down_proj": (hidden, width),
-        }
-        for name, shape in parts.items():
-            yield f"model.layers.{i}.{name}.weight", shape
+    names = table(config)
+    for keys, leaf in jax.tree_util.tree_flatten_with_path(shapes(config))[0]:
+        for path, shape in members(tuple(key.key for key in keys), leaf.shape, config):
+            yield tensor_name(path, names), shape

@@ -179,7 +179,7 @@ def cache_rows(setting: Setting, weights: PyTree, reps: int, nodes: int = 4) -> 
         for size, stepper in steppers.items()
     }
     copies = {
-        size: count_copies(one.as_text() or "", kv.slots(steppers[size].state.cache).keys.shape)
+        size: count_copies(one.as_text() or "", kv.all_slots(steppers[size].state)[0].keys.shape)
         for size, one in compiled.items()
     }
     scratch = {size: scratch_bytes(one) for size, one in compiled.items()}

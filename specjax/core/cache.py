@@ -11,7 +11,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from specjax.core import delta
-from specjax.core.types import IDLE, Cache, Recurrent, Slots, State
+from specjax.core.types import IDLE, Cache, Recurrent, Ring, Slots, State
+
+RING_ROOM = 1024  # positions: a pass may write one more to a ring
 
 
 def init_slots(
@@ -22,6 +24,13 @@ def init_slots(
     ``head_dims`` is the d of keys and of values.
     """
     return Slots(*(jnp.zeros((batch_size, num_heads, capacity, size), dtype) for size in head_dims))
+
+
+def init_ring(
+    num_heads: int, head_dims: tuple[int, int], dtype: str, batch_size: int, size: int
+) -> Ring:
+    """Return an empty layer that holds its last ``size`` positions, otherwise as ``init_slots``."""
+    return Ring(*init_slots(num_heads, head_dims, dtype, batch_size, size))
 
 
 def init_recurrent(
@@ -40,7 +49,7 @@ def init_recurrent(
     )
 
 
-def init_cache(layers: Iterable[Slots | Recurrent], batch_size: int) -> Cache:
+def init_cache(layers: Iterable[Slots | Ring | Recurrent], batch_size: int) -> Cache:
     """Return a cache of these empty layers, with lengths [B] of 0."""
     return Cache(tuple(layers), jnp.zeros(batch_size, jnp.int32))
 
@@ -61,13 +70,11 @@ def keep(cache: Cache, path: Int[Array, "B K1"] | None, count: Int[Array, "B"]) 
         source = cache.lengths[:, None] + path[:, 1:]
         goal = cache.lengths[:, None] + jnp.arange(1, path.shape[1])[None]
 
-        def move(leaf):
-            return leaf.at[rows, :, goal].set(leaf[rows, :, source], mode="drop")
+        def move(layer):
+            at, to = (slots_of(layer, positions) for positions in (source, goal))
+            return jax.tree.map(lambda x: x.at[rows, :, to].set(x[rows, :, at], mode="drop"), layer)
 
-        layers = (
-            jax.tree.map(move, layer) if isinstance(layer, Slots) else layer
-            for layer in cache.layers
-        )  # fmt: skip
+        layers = (layer if isinstance(layer, Recurrent) else move(layer) for layer in cache.layers)
         cache = cache._replace(layers=tuple(layers))
     layers = (
         delta.keep(layer, path, count) if isinstance(layer, Recurrent) else layer
@@ -76,14 +83,15 @@ def keep(cache: Cache, path: Int[Array, "B K1"] | None, count: Int[Array, "B"]) 
     return Cache(tuple(layers), cache.lengths + count)
 
 
-def slots(cache: Cache) -> Slots:
-    """Return the first layer that has keys and values."""
-    return next(layer for layer in cache.layers if isinstance(layer, Slots))
+def slots_of(layer: Slots | Ring, positions: Int[Array, "*lead"]) -> Int[Array, "*lead"]:
+    """Return the slots of positions."""
+    return positions % layer.keys.shape[2] if isinstance(layer, Ring) else positions
 
 
 def capacity(state: State) -> int:
-    """Return how many positions the target's cache has room for."""
-    return slots(state.cache).keys.shape[2]
+    """Return how many positions there is room for: in caches, or in the text if all are rings."""
+    held = (layer.keys for layer in all_slots(state) if isinstance(layer, Slots))
+    return next((keys.shape[2] for keys in held), state.text.tokens.shape[1])
 
 
 def resize(layer: Slots, capacity: int) -> Slots:
@@ -96,18 +104,18 @@ def resize(layer: Slots, capacity: int) -> Slots:
     return jax.tree.map(one, layer)
 
 
-def all_slots(state: State) -> list[Slots]:
+def all_slots(state: State) -> list[Slots | Ring]:
     """Return the keys and values of all layers, the target's and then the drafter's."""
     found = jax.tree.leaves((state.cache.layers, state.drafter), is_leaf=is_slots)
-    return [node for node in found if isinstance(node, Slots)]
+    return [node for node in found if isinstance(node, Slots | Ring)]
 
 
 def is_slots(node: object) -> bool:
     """Return whether a node of a pytree is a layer's keys and values."""
-    return isinstance(node, Slots)
+    return isinstance(node, Slots | Ring)
 
 
-def resume(state: State, saved: list[Slots], length: Int[Array, ""]) -> State:
+def resume(state: State, saved: list[Slots | Ring], length: Int[Array, ""]) -> State:
     """Return a new row that has read ``length`` positions, which another row read before.
 
     Args:
@@ -115,7 +123,8 @@ def resume(state: State, saved: list[Slots], length: Int[Array, ""]) -> State:
         saved: ``all_slots`` of a row whose text has the same ``length`` + 1 first tokens: a head's
             entry for a position also depends on the token after it. What a drafter holds besides,
             ``observe`` makes anew of the positions that are left.
-        length: how many positions have been read, less than the prompt has.
+        length: how many positions have been read, less than the prompt has. Of a ring, the window
+            before them must not be overwritten yet.
     """
     left = iter(saved)
 
@@ -124,7 +133,7 @@ def resume(state: State, saved: list[Slots], length: Int[Array, ""]) -> State:
         return new.at[:, :, :most].set(old[:, :, :most])
 
     def one(node):
-        return jax.tree.map(overwrite, node, next(left)) if isinstance(node, Slots) else node
+        return jax.tree.map(overwrite, node, next(left)) if is_slots(node) else node
 
     layers, drafter = jax.tree.map(one, (state.cache.layers, state.drafter), is_leaf=is_slots)
     lengths = jnp.full_like(state.cache.lengths, length)

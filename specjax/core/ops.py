@@ -370,6 +370,52 @@ def sink_attention(
     return attend_with_sinks(query, keys, values, mask, sinks.astype(jnp.float32))
 
 
+def _ring_attention(
+    query: Float[Array, "B N H d"],
+    keys: Shaped[Array, "B KH R d"],
+    values: Shaped[Array, "B KH R e"],
+    mask: Bool[Array, "B N R"],
+    first: Int[Array, "B"],
+    sinks: Float[Array, "H"] | None = None,
+) -> Float[Array, "B N H e"]:
+    return _attention(query, keys, values, mask, sinks)
+
+
+def _kernel_of_a_ring(
+    query: Float[Array, "B N H d"],
+    keys: Shaped[Array, "B KH R d"],
+    values: Shaped[Array, "B KH R e"],
+    mask: Bool[Array, "B N R"],
+    first: Int[Array, "B"],
+    sinks: Float[Array, "H"] | None = None,
+) -> Float[Array, "B N H e"]:
+    return kernels.attention(query, keys, values, mask, sinks, first)
+
+
+attend_ring = two_forms("attend_ring", _ring_attention, _kernel_of_a_ring)
+attend_ring_with_sinks = two_forms("attend_ring_with_sinks", _ring_attention, _kernel_of_a_ring)
+
+
+@jax.jit
+def ring_attention(
+    query: Float[Array, "B N H d"],
+    keys: Shaped[Array, "B KH R d"],
+    values: Shaped[Array, "B KH R e"],
+    mask: Bool[Array, "B N R"],
+    first: Int[Array, "B"],
+    sinks: Float[Array, "H"] | None = None,
+) -> Float[Array, "B N H e"]:
+    """Return ``attention``, or ``sink_attention``, over a ring of R slots.
+
+    Slot ``first`` has a row's oldest position. In what order positions are added up changes no more
+    than the last bits; with it, they are those of a cache that holds all positions.
+    """
+    inputs = query, keys, values, mask, first.astype(jnp.int32)
+    if sinks is None:
+        return attend_ring(*inputs)
+    return attend_ring_with_sinks(*inputs, sinks.astype(jnp.float32))
+
+
 @jax.jit
 def write_kv(
     leaf: Shaped[Array, "B H T d"], new: Float[Array, "B N H d"], slots: Int[Array, "B N"]

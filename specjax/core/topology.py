@@ -63,8 +63,15 @@ def attention_mask(
     Column m of ``visible`` is slot ``lengths + m``. A fusible op as those of ``ops``: a backend
     that recognises it by name can pass its kernel the lengths instead of a mask.
     """
-    batch, (_, nodes, columns) = lengths.shape[0], visible.shape
-    column = jnp.arange(window)[None] - lengths[:, None]
+    return shown(jnp.arange(window)[None] - lengths[:, None], visible)
+
+
+def shown(column: Int[Array, "B W"], visible: Bool[Array, "B1 N M"]) -> Bool[Array, "B N W"]:
+    """Return which slots each node attends to: the text's, and its ancestors'.
+
+    ``column`` is each slot's in ``visible``, negative for those of the text.
+    """
+    (batch, window), (_, nodes, columns) = column.shape, visible.shape
     index = jnp.broadcast_to(jnp.clip(column, 0, columns - 1)[:, None], (batch, nodes, window))
     visible = jnp.broadcast_to(visible, (batch, nodes, columns))
     drafted = jnp.take_along_axis(visible, index, axis=2) & (column < columns)[:, None]
@@ -73,7 +80,11 @@ def attention_mask(
 
 @functools.partial(jax.jit, static_argnames="window")
 def sliding_mask(
-    mask: Bool[Array, "B N W"], positions: Int[Array, "B N"], first: Int[Array, "B"], window: int
+    mask: Bool[Array, "B N W"],
+    positions: Int[Array, "B N"],
+    first: Int[Array, "B"],
+    window: int,
+    slots: Int[Array, "B W"] | None = None,
 ) -> Bool[Array, "B N W"]:
     """Return the mask without what lies before each node's last ``window`` positions.
 
@@ -86,10 +97,39 @@ def sliding_mask(
         positions: of the nodes.
         first: the slot of each row's first node.
         window: how many positions a node sees, itself included.
+        slots: the numbers of the mask's slots, if they are not 0, 1, 2, ...
     """
-    slots = jnp.arange(mask.shape[2])[None]
+    slots = jnp.arange(mask.shape[2])[None] if slots is None else slots
     node = slots - first[:, None]
     nodes = positions.shape[1]
     own = jnp.take_along_axis(positions, jnp.clip(node, 0, nodes - 1), axis=1)
     at = jnp.where((node >= 0) & (node < nodes), own, slots)
     return mask & (at[:, None] > positions[:, :, None] - window)
+
+
+@functools.partial(jax.jit, static_argnames=("window", "size"))
+def ring_mask(
+    lengths: Int[Array, "B"],
+    visible: Bool[Array, "B1 N M"],
+    positions: Int[Array, "B N"],
+    window: int,
+    size: int,
+) -> Bool[Array, "B N R"]:
+    """Return which slots of a ring of ``size`` each node attends to, after the pass wrote to it.
+
+    Of the numbers that share a slot it holds the largest below ``lengths + M``.
+
+    Raises:
+        ValueError: what the pass writes overwrites what its first node sees.
+    """
+    columns = visible.shape[2]
+    if size < window + columns - 1:
+        raise ValueError(
+            f"a pass of {columns} positions does not fit a ring of {size} for a window of {window}:"
+            f" read at most {size - window + 1} at once."
+        )
+    end = (lengths + columns)[:, None]
+    held = end - 1 - (end - 1 - jnp.arange(size)[None]) % size
+    mask = shown(held - lengths[:, None], visible) & (held >= 0)[:, None]
+    first = lengths + (columns - positions.shape[1])
+    return sliding_mask(mask, positions, first, window, held)

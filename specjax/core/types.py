@@ -63,6 +63,17 @@ class Slots(NamedTuple):
     values: Shaped[Array, "B H T e"]
 
 
+class Ring(NamedTuple):
+    """A sliding-window layer's keys and values of the last R positions: p is in slot p mod R.
+
+    R is the window, and what passes may write beyond it (``cache.RING_ROOM``): so what is written
+    and then rejected has overwritten nothing that a later query sees.
+    """
+
+    keys: Shaped[Array, "B H R d"]
+    values: Shaped[Array, "B H R e"]
+
+
 class DeltaInputs(NamedTuple):
     """What nodes do to a layer's recurrent state (``core.delta``), and enter its convolution."""
 
@@ -89,7 +100,7 @@ class Recurrent(NamedTuple):
 class Cache(NamedTuple):
     """What each layer keeps of the text; a running row's is one token behind its text."""
 
-    layers: tuple[Slots | Recurrent, ...]
+    layers: tuple[Slots | Ring | Recurrent, ...]
     lengths: Int[Array, "B"]
 
 

@@ -17,6 +17,7 @@ from specjax.core.types import (
     Output,
     Params,
     PyTree,
+    Ring,
     Sampling,
     Slots,
     State,
@@ -99,7 +100,7 @@ class Select(Protocol):
 class Resume(Protocol):
     """Begin a prompt whose first positions have been read before."""
 
-    def __call__(self, state: State, saved: list[Slots], length: int, /) -> State:
+    def __call__(self, state: State, saved: list[Slots | Ring], length: int, /) -> State:
         """Return what ``cache.resume`` does; the state passed in may be overwritten."""
         ...
 
@@ -180,7 +181,8 @@ def fit(state: State, window: int) -> State:
 
     XLA cannot multiply by a slice of a buffer in place: to read 256 of 2,048 positions it copies
     them first, in every layer of every round (32 rows of the bundled target: 17 ms instead of 3).
-    Positions beyond the window would also take memory before they are written.
+    Positions beyond the window would also take memory before they are written. Rings stay as they
+    are.
     """
 
     def one(node):

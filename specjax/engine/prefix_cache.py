@@ -3,7 +3,8 @@
 The turns of a chat, or many questions about one text, begin with the same tokens: what was read
 once is copied, and reading goes on after it (vLLM: prefix caching, there in blocks of 16 tokens,
 here at any token). Reading in other pieces changes no bit (law 1), so neither does this. A
-recurrent state cannot be cut at a token: nothing is kept of models that have one.
+recurrent state cannot be cut at a token: nothing is kept of models that have one. A ring holds the
+last positions only: so a prompt of such a model must share all but the last thousand tokens.
 """
 
 from collections.abc import Sequence
@@ -13,16 +14,17 @@ import jax
 import numpy as np
 
 from specjax.core import cache
-from specjax.core.types import Recurrent, Slots, State
+from specjax.core.types import Recurrent, Ring, Slots, State
 from specjax.engine.rows import Request
 
 LEAST = 64  # positions: to read fewer takes no longer than to copy them
+MOST_WRITTEN = 64  # positions past a prompt's end: padding, and one that a draft model reads ahead
 
 
 class Prefix(NamedTuple):
     """The beginning of a prompt that has been read."""
 
-    slots: list[Slots]  # of a row that has read it, and maybe more
+    slots: list[Slots | Ring]  # of a row that has read it, and maybe more
     length: int  # positions
 
 
@@ -31,8 +33,9 @@ class Entry(NamedTuple):
 
     tokens: np.ndarray
     salt: str
-    slots: list[Slots]
+    slots: list[Slots | Ring]
     num_bytes: int
+    least: int  # positions: of fewer, a ring has lost some
 
 
 class PrefixCache:
@@ -61,7 +64,7 @@ class PrefixCache:
         best, most = None, LEAST
         for entry in self._entries:
             length = common(entry.tokens, prompt) - 1  # ``cache.resume`` says why
-            if entry.salt == request.cache_salt and length >= most:
+            if entry.salt == request.cache_salt and length >= max(most, entry.least):
                 best, most = entry, length
         if best is None:
             return None
@@ -82,14 +85,15 @@ class PrefixCache:
         if len(request.prompt) <= LEAST or size > self._most_bytes or is_recurrent(row):
             return
         tokens, salt = np.asarray(request.prompt), request.cache_salt
-        shared = [common(e.tokens, tokens) if e.salt == salt else 0 for e in self._entries]
-        if any(length == len(tokens) for length in shared):
+        shared = [(e, common(e.tokens, tokens) if e.salt == salt else 0) for e in self._entries]
+        if any(length == len(tokens) > entry.least for entry, length in shared):
             return
-        pairs = zip(self._entries, shared, strict=True)
-        self._entries = [entry for entry, length in pairs if length < len(entry.tokens)]
+        ringed = any(isinstance(one, Ring) for one in slots)
+        least = len(tokens) + MOST_WRITTEN - cache.RING_ROOM if ringed else 0
+        self._entries = [e for e, length in shared if not len(e.tokens) == length > least]
         if donated:
             slots = jax.tree.map(lambda leaf: leaf.copy(), slots)
-        self._entries.append(Entry(tokens, salt, slots, size))
+        self._entries.append(Entry(tokens, salt, slots, size, least))
         while sum(entry.num_bytes for entry in self._entries) > self._most_bytes:
             self._entries.pop(0)
 

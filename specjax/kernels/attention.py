@@ -4,7 +4,7 @@ These positions are listed in order and read in groups, with a running maximum a
 softmax, Milakov & Gimelshein 2018, arXiv:1805.02867; FlashAttention, Dao et al. 2022,
 arXiv:2205.14135). The result depends on the keys and values that are shown and on their order, not
 on their cache slots, the window or other rows: a path of a tree gives the same bits as the chain of
-its tokens.
+its tokens. A ring's positions are listed from its oldest one, around the end.
 
 Rows whose lists begin alike, as those of a prompt do, read a group of keys and values together: the
 eight layers of the bundled model took 6.1 ms for a prompt of 512 tokens, and 9.6 one row after the
@@ -16,7 +16,7 @@ import functools
 from dataclasses import dataclass
 
 import jax
-from jaxtyping import Array, Bool, Float, Shaped
+from jaxtyping import Array, Bool, Float, Int, Shaped
 from llvmlite import ir
 
 from specjax.kernels import stored
@@ -51,17 +51,19 @@ def attention(
     values: Shaped[Array, "B KH T e"],
     mask: Bool[Array, "B N W"],
     sinks: Float[Array, "H"] | None = None,
+    first: Int[Array, "B"] | None = None,
 ) -> Float[Array, "B N H e"]:
     """Return attention, computed in float32, in the query's dtype; 0 where the mask is empty.
 
-    A head's sink, in float32, is one more score of its softmax, with a value of 0.
+    A head's sink, in float32, is one more score of its softmax, with a value of 0. ``first`` is the
+    slot of each row's oldest position in a ring, in int32.
     """
     sizes = keys.shape[3], values.shape[3], query.shape[2] // keys.shape[1]
-    has_sinks = sinks is not None
-    name = register_attention(str(query.dtype), str(keys.dtype), *sizes, has_sinks=has_sinks)
+    further = [one for one in (sinks, first) if one is not None]
+    facts = {"has_sinks": sinks is not None, "is_ring": first is not None}
+    name = register_attention(str(query.dtype), str(keys.dtype), *sizes, **facts)
     shape = jax.ShapeDtypeStruct((*query.shape[:3], values.shape[3]), query.dtype)
-    operands = (query, keys, values, mask, *((sinks,) if has_sinks else ()))
-    return jax.ffi.ffi_call(name, shape)(*operands)
+    return jax.ffi.ffi_call(name, shape)(query, keys, values, mask, *further)
 
 
 def register_attention(
@@ -72,6 +74,7 @@ def register_attention(
     group: int,
     *,
     has_sinks: bool = False,
+    is_ring: bool = False,
 ) -> str:
     """Compile attention for these dtypes and head sizes, and return the name XLA calls it by.
 
@@ -80,9 +83,9 @@ def register_attention(
     vectors = -(-size_out // LANES)
     several = range(2, MOST_HEADS + 1)
     heads = max((n for n in several if group % n == 0 and n * vectors <= MOST_SUMS), default=1)
-    kind = "specjax_sink_attention" if has_sinks else "specjax_attention"
+    kind = "specjax" + "_ring" * is_ring + "_sink" * has_sinks + "_attention"
     name = "_".join((kind, query_dtype, cache_dtype, *map(str, (size, size_out, heads))))
-    kernel = Kernel(query_dtype, cache_dtype, size, size_out, heads, has_sinks)
+    kernel = Kernel(query_dtype, cache_dtype, size, size_out, heads, has_sinks, is_ring)
     return register(name, kernel.write)
 
 
@@ -99,6 +102,7 @@ class Kernel:
     size_out: int
     heads: int
     has_sinks: bool
+    is_ring: bool
 
     @property
     def results(self) -> list[int]:
@@ -153,6 +157,10 @@ class Kernel:
             row = to.add(to.mul(b, nodes), n)
             at = to.add(to.mul(row, heads), h)
             head = to.mul(to.add(to.mul(b, shared), to.div(h, group)), capacity)
+            oldest = I64(0)
+            if self.is_ring:
+                place = to.place(argument(to, frame, 4 + self.has_sinks), b, 4)
+                oldest = to.at.zext(to.read(I32, place), I64)
             to.call(
                 "block", VOID,
                 to.place(argument(to, frame, 0), to.mul(at, self.size), SIZES[self.query_dtype]),
@@ -162,21 +170,21 @@ class Kernel:
                 ),
                 to.place(argument(to, frame, 3), to.mul(row, window), 1),
                 to.place(result(to, frame), to.mul(at, self.size_out), SIZES[self.query_dtype]),
-                to.least(to.sub(nodes, n), NODES), heads, window,
+                to.least(to.sub(nodes, n), NODES), heads, window, oldest,
                 *((to.place(argument(to, frame, 4), h, 4),) if self.has_sinks else ()),
             )  # fmt: skip
         to.at.ret_void()
         return count_tasks
 
     def write_block(self, module: ir.Module) -> None:
-        """Write ``block(q, keys, values, mask, out, nodes, H, W)``: up to ``NODES`` nodes' rows.
+        """Write ``block(q, keys, values, mask, out, nodes, H, W, oldest)``: up to ``NODES`` rows.
 
         The node that sees most leads: nodes whose lists begin its list read keys together, others
         by themselves. ``has_sinks``: a last argument is the address of the sinks.
         """
-        kinds = [POINTER] * 5 + [I64] * 3 + [POINTER] * self.has_sinks
+        kinds = [POINTER] * 5 + [I64] * 4 + [POINTER] * self.has_sinks
         to = Writer(module, "block", VOID, kinds)
-        q, keys, values, mask, out, nodes, num_heads, window, *sinks = to.function.args
+        q, keys, values, mask, out, nodes, num_heads, window, oldest, *sinks = to.function.args
         numbers = ir.ArrayType(I64, NODES)
         counts, lasts, together = (to.room(numbers) for _ in range(3))
         list_bytes = to.mul(to.add(window, LANES), 4)
@@ -191,9 +199,31 @@ class Kernel:
         def mask_of(node: Value) -> Value:
             return to.place(mask, to.mul(node, window), 1)
 
+        def list_of(node: Value, here: Value) -> Value:
+            none = I64(0)
+            count = to.call("list_visible", I64, mask_of(node), oldest, window, here, none)
+            if self.is_ring:
+                count = to.call("list_visible", I64, mask_of(node), none, oldest, here, count)
+            return count
+
+        def alike(node: Value, other: Value, last: Value) -> Value:
+            """Return whether masks are the same up to the last position of a list."""
+            if not self.is_ring:
+                differ = to.call("memcmp", I32, mask_of(node), other, to.add(last, 1))
+                return to.at.icmp_signed("==", differ, I32(0))
+            around, end = to.less(last, oldest), to.add(last, 1)
+            older = to.at.select(around, to.sub(window, oldest), to.sub(end, oldest))
+            newer = to.at.select(around, end, I64(0))
+            differ = to.at.or_(
+                to.call("memcmp", I32, *(to.place(x, oldest, 1) for x in (mask_of(node), other)),
+                        older),
+                to.call("memcmp", I32, mask_of(node), other, newer),
+            )  # fmt: skip
+            return to.at.icmp_signed("==", differ, I32(0))
+
         with to.loop(0, nodes) as node:
             here = to.read(POINTER, spare)
-            count = to.call("list_visible", I64, mask_of(node), window, here)
+            count = list_of(node, here)
             last = to.read(I32, to.place(here, to.most(to.sub(count, 1), 0), 4))
             to.write(count, to.place(counts, node, 8))
             to.write(to.at.zext(last, I64), to.place(lasts, node, 8))
@@ -219,17 +249,15 @@ class Kernel:
                     goal = to.place(out, goal, SIZES[self.query_dtype])
                     to.clear(goal, I64(self.heads * self.size_out * SIZES[self.query_dtype]))
                 with sees:
-                    length = to.add(to.read(I64, to.place(lasts, node, 8)), 1)
-                    other = to.call("memcmp", I32, mask_of(node), lead, length)
-                    alike = to.at.icmp_signed("==", other, I32(0))
-                    with to.at.if_else(alike) as (joins, alone):
+                    same = alike(node, lead, to.read(I64, to.place(lasts, node, 8)))
+                    with to.at.if_else(same) as (joins, alone):
                         with joins:
                             number = to.read(I64, num_together)
                             to.write(node, to.place(together, number, 8))
                             to.write(to.add(number, 1), num_together)
                         with alone:
                             here, only = to.read(POINTER, spare), to.room(I64)
-                            to.call("list_visible", I64, mask_of(node), window, here)
+                            list_of(node, here)
                             to.write(node, only)
                             run(only, I64(1), here)
         run(together, to.read(I64, num_together), to.read(POINTER, longest))
@@ -446,13 +474,14 @@ def chunks(to: Writer, total: int) -> list[tuple[int, Value | None]]:
 
 
 def write_list(module: ir.Module) -> None:
-    """Write ``list_visible(mask, W, visible)``: list the positions of a mask, return how many.
+    """Write ``list_visible(mask, start, end, visible, known)``, which continues a list.
 
-    The list is padded with its last position to whole vectors.
+    It lists the positions that a part of a mask shows, behind those that are ``known``, and returns
+    how many it has then. The list is padded with its last position to whole vectors.
     """
-    to = Writer(module, "list_visible", I64, [POINTER, I64, POINTER])
-    mask, window, visible = to.function.args
-    count = to.variable(I64(0))
+    to = Writer(module, "list_visible", I64, [POINTER, I64, I64, POINTER, I64])
+    mask, begin, end, visible, known = to.function.args
+    count = to.variable(known)
     numbers, bits = ir.VectorType(I32, LANES), ir.IntType(8 * LANES)
 
     def one(position: Value) -> None:
@@ -461,8 +490,8 @@ def write_list(module: ir.Module) -> None:
         shown = to.at.zext(to.read(I8, to.place(mask, position, 1)), I64)
         to.write(to.add(now, shown), count)
 
-    whole = to.mul(to.div(window, LANES), LANES)
-    with to.loop(0, whole, LANES) as start:
+    whole = to.add(begin, to.mul(to.div(to.sub(end, begin), LANES), LANES))
+    with to.loop(begin, whole, LANES) as start:
         some = to.read(bits, to.place(mask, start, 1), align=1)
         shown, full = (
             to.at.icmp_unsigned(sign, some, ir.Constant(bits, number))
@@ -476,7 +505,7 @@ def write_list(module: ir.Module) -> None:
         mixed = to.at.and_(shown, to.at.not_(full))
         with to.at.if_then(mixed), to.loop(start, to.add(start, LANES)) as position:
             one(position)
-    with to.loop(whole, window) as position:
+    with to.loop(whole, end) as position:
         one(position)
     found = to.read(I64, count)
     with to.at.if_then(to.less(0, found)):

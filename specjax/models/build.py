@@ -5,21 +5,22 @@ import functools
 import jax
 from flax import nnx
 
-from specjax.core.cache import init_cache, init_recurrent, init_slots
+from specjax.core.cache import RING_ROOM, init_cache, init_recurrent, init_ring, init_slots
 from specjax.core.types import (
     BlockHead,
     Cache,
     FeatureHead,
     PyTree,
     Recurrent,
+    Ring,
     Slots,
     Stages,
     Target,
 )
 from specjax.models import heads
 from specjax.models.config import (
+    AttentionKind,
     BlockConfig,
-    Delta,
     FeatureConfig,
     MedusaConfig,
     ModelConfig,
@@ -67,13 +68,16 @@ def init_params(config: ModelConfig | HeadConfig, key: jax.Array) -> PyTree:
 
 
 @functools.cache
-def build_target(config: ModelConfig, taps: tuple[int, ...] = ()) -> Target:
+def build_target(
+    config: ModelConfig, taps: tuple[int, ...] = (), ring_room: int = RING_ROOM
+) -> Target:
     """Return a decoder as a ``Target``; cached, so that it is compiled once.
 
     Args:
         config: of the decoder.
         taps: layers whose hidden states ``forward`` returns: i is the residual stream after i
             layers, 0 the embeddings.
+        ring_room: how many positions a sliding-window layer's cache holds beyond the window.
     """
     graphdef, _ = graph(config)
 
@@ -86,27 +90,36 @@ def build_target(config: ModelConfig, taps: tuple[int, ...] = ()) -> Target:
     def logits(params, hidden):
         return nnx.merge(graphdef, params).logits(hidden)
 
-    allocate = functools.partial(cache_of, config)
+    allocate = functools.partial(cache_of, config, ring_room=ring_room)
     return Target(allocate, forward, logits, config.vocab_size, config.hidden_size, config.dtype)
 
 
-def cache_of(config: ModelConfig, batch_size: int, capacity: int) -> Cache:
-    """Return an empty cache for the layers of a config."""
+def cache_of(
+    config: ModelConfig, batch_size: int, capacity: int, ring_room: int = RING_ROOM
+) -> Cache:
+    """Return an empty cache for the layers of a config.
+
+    A sliding-window layer holds its window and ``ring_room`` positions, if that is less than all.
+    """
     latent = config.latent
     head_dims = (config.head_dim, config.head_dim)
     if latent is not None:
         head_dims = (latent.kv_lora_rank + latent.qk_rope_head_dim, 0)
     facts = config.num_kv_heads, head_dims, config.cache_dtype or config.dtype
 
-    def layer(delta: Delta | None) -> Slots | Recurrent:
+    def layer(kind: AttentionKind) -> Slots | Ring | Recurrent:
+        delta = kind.delta
         if delta is None:
+            size = capacity if kind.window is None or latent else kind.window + ring_room
+            if size < capacity:
+                return init_ring(*facts, batch_size, size)
             return init_slots(*facts, batch_size, capacity)
         state = delta.num_value_heads, delta.key_head_dim, delta.value_head_dim
         tail = delta.conv_kernel - 1, delta.channels
         return init_recurrent(state, tail, config.dtype, batch_size)
 
     kinds = map(config.kind, range(config.num_layers))
-    return init_cache((layer(kind.delta) for kind in kinds), batch_size)
+    return init_cache(map(layer, kinds), batch_size)
 
 
 @functools.cache

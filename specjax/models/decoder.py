@@ -9,9 +9,10 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from specjax.core import ops
+from specjax.core.cache import slots_of
 from specjax.core.delta import parents_of
-from specjax.core.topology import attention_mask, sliding_mask
-from specjax.core.types import Cache, NodeOrder, Output, Recurrent, Slots
+from specjax.core.topology import attention_mask, ring_mask, sliding_mask
+from specjax.core.types import Cache, NodeOrder, Output, Recurrent, Ring, Slots
 from specjax.models.config import ModelConfig, Rope
 from specjax.models.delta_net import DeltaNet, Steps
 from specjax.models.experts import Mixture
@@ -59,9 +60,9 @@ class Attention(nnx.Module):
         self,
         x: Float[Array, "B N I"],
         angles: Angles | None,
-        cache: Slots,
+        cache: Slots | Ring,
         slots: Int[Array, "B N"],
-    ) -> tuple[Slots, Float[Array, "B N Q"]]:
+    ) -> tuple[Slots | Ring, Float[Array, "B N Q"]]:
         """Return the cache with the nodes' keys and values, and the input of ``read``."""
         heads = (*x.shape[:2], -1, self.head_dim)
         if self.joined:
@@ -78,9 +79,13 @@ class Attention(nnx.Module):
         x: Float[Array, "B N Q"],
         angles: Angles | None,
         mask: Bool[Array, "B N W"],
-        cache: Slots,
+        cache: Slots | Ring,
+        slots: Int[Array, "B M"],
     ) -> Float[Array, "B N D"]:
-        """Return attention over the cache, projected back to the hidden size."""
+        """Return attention over the cache, projected back to the hidden size.
+
+        ``slots`` are those that this pass has written.
+        """
         q, gate = x if self.joined else self.q_proj(x), None
         if self.gated:
             q, gate = jnp.split(q.reshape(*x.shape[:2], -1, 2 * self.head_dim), 2, axis=-1)
@@ -90,22 +95,28 @@ class Attention(nnx.Module):
             q = q * (self.scale * self.head_dim**0.5)  # ops.attention divides by this root
         window = mask.shape[2]
         keys, values = (leaf[:, :, :window] for leaf in cache)
-        inputs = q, keys, values, mask
-        if self.sinks is None:
+        inputs, sinks = (q, keys, values, mask), None if self.sinks is None else self.sinks[...]
+        if isinstance(cache, Ring):
+            oldest = slots_of(cache, slots[:, -1] + 1)
+            mixed = ops.ring_attention(*inputs, oldest, sinks)
+        elif sinks is None:
             mixed = ops.attention(*inputs)
         else:
-            mixed = ops.sink_attention(*inputs, self.sinks[...])
+            mixed = ops.sink_attention(*inputs, sinks)
         if gate is not None:
             mixed = mixed * jax.nn.sigmoid(gate)
         return self.o_proj(mixed.reshape(*x.shape[:2], -1))
 
 
 def write_slots(
-    cache: Slots, keys: Float[Array, "B N KH d"], values: Float[Array, "B N KH e"],
+    cache: Slots | Ring, keys: Float[Array, "B N KH d"], values: Float[Array, "B N KH e"],
     slots: Int[Array, "B N"],
-) -> Slots:  # fmt: skip
+) -> Slots | Ring:  # fmt: skip
     """Return the layer's cache with keys and values in the nodes' slots."""
-    return Slots(ops.write_kv(cache.keys, keys, slots), ops.write_kv(cache.values, values, slots))
+    at = slots_of(cache, slots)
+    return cache._replace(
+        keys=ops.write_kv(cache.keys, keys, at), values=ops.write_kv(cache.values, values, at)
+    )
 
 
 class Layer(nnx.Module):
@@ -132,11 +143,11 @@ class Layer(nnx.Module):
         x: Float[Array, "B N D"],
         angles: Angles | None,
         mask: Bool[Array, "B N W"],
-        cache: Slots | Recurrent,
+        cache: Slots | Ring | Recurrent,
         slots: Int[Array, "B N"],
         only: Int[Array, "B"] | None = None,
         steps: Steps | None = None,
-    ) -> tuple[Float[Array, "B N1 D"], Slots | Recurrent]:
+    ) -> tuple[Float[Array, "B N1 D"], Slots | Ring | Recurrent]:
         """Return the block's output, of the nodes ``only`` if given, and the cache.
 
         A recurrent layer reads ``steps`` in place of angles, mask and slots.
@@ -149,7 +160,7 @@ class Layer(nnx.Module):
         else:
             cache, read = self.self_attn.write(read, angles, cache, slots)
             x, read, angles, mask = pick_one(only, (x, read, angles, mask))
-            mixed = self.self_attn.read(read, angles, mask, cache)
+            mixed = self.self_attn.read(read, angles, mask, cache, slots)
         x = x + (mixed if self.attention_norm is None else self.attention_norm(mixed))
         out = self.mlp(self.post_attention_layernorm(x))
         return x + (out if self.mlp_norm is None else self.mlp_norm(out)), cache
@@ -159,7 +170,7 @@ def layer_inputs(
     config: ModelConfig,
     positions: Int[Array, "B N"],
     visible: Bool[Array, "B1 N M"],
-    lengths: Int[Array, "B"],
+    cache: Cache,
     window: int,
     present: Bool[Array, "B N"] | None = None,
 ) -> tuple[list[tuple[Angles | None, Bool[Array, "B N W"]]], Int[Array, "B N"]]:
@@ -167,18 +178,25 @@ def layer_inputs(
 
     Layers of one kind share arrays.
     """
-    kinds = [config.kind(layer) for layer in range(config.num_layers)]
+    kinds, lengths = [config.kind(layer) for layer in range(config.num_layers)], cache.lengths
     first = lengths + (visible.shape[2] - positions.shape[1])
-    mask = attention_mask(lengths, visible, window)
-    if present is not None:
-        mask = ops.hide(mask, present)
-    masks = {
-        width: mask if width is None else sliding_mask(mask, positions, first, width)
-        for width in dict.fromkeys(kind.window for kind in kinds)
-    }
+    everything = attention_mask(lengths, visible, window)
+
+    def seen(width: int | None, size: int | None) -> Bool[Array, "B N W"]:
+        if width is None:
+            mask = everything
+        elif size is None:
+            mask = sliding_mask(everything, positions, first, width)
+        else:
+            mask = ring_mask(lengths, visible, positions, width, size)
+        return mask if present is None else ops.hide(mask, present)
+
+    sizes = [one.keys.shape[2] if isinstance(one, Ring) else None for one in cache.layers]
+    windows = [(kind.window, size) for kind, size in zip(kinds, sizes, strict=True)]
+    masks = {each: seen(*each) for each in dict.fromkeys(windows)}
     ropes = dict.fromkeys(kind.rope for kind in kinds)
     turns = {rope: shared_angles(config, rope, positions) for rope in ropes}
-    each = [(turns[kind.rope], masks[kind.window]) for kind in kinds]
+    each = [(turns[kind.rope], masks[at]) for kind, at in zip(kinds, windows, strict=True)]
     return each, first[:, None] + jnp.arange(positions.shape[1])[None]
 
 
@@ -246,7 +264,7 @@ class Decoder(nnx.Module):
             x = x + self.embed_positions(positions + self.config.position_offset)
         if present is not None:
             x = ops.blank(x, present)
-        each, slots = layer_inputs(self.config, positions, visible, cache.lengths, window, present)
+        each, slots = layer_inputs(self.config, positions, visible, cache, window, present)
         steps = node_steps(visible, tokens, present, order) if self.config.recurrent else None
         layers, stream = list(cache.layers), [x]
         for i, layer in enumerate(self.layers):

@@ -85,7 +85,7 @@ class DFlash(nnx.Module):
     ) -> tuple[Float[Array, "B N D"], Cache]:
         """Return the block's hidden states and the cache (``ForwardBlock``)."""
         config, x = self.config, self.embed_tokens(tokens)
-        each, slots = layer_inputs(config.block, positions, visible, cache.lengths, window)
+        each, slots = layer_inputs(config.block, positions, visible, cache, window)
         angles, mask = each[0]  # the same for all layers: what a layer sees is the head's fact
         layers, sees = list(cache.layers), narrowed(mask, positions, places, config)
         for i, layer in enumerate(self.layers):

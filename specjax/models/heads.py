@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from specjax.core import ops
 from specjax.core.sampling import FORBIDDEN
-from specjax.core.types import Cache, PyTree, Slots
+from specjax.core.types import Cache, PyTree, Ring, Slots
 from specjax.models.config import FeatureConfig, MedusaConfig, ModelConfig, SpeculatorConfig
 from specjax.models.decoder import Attention, Layer, layer_inputs
 from specjax.models.modules import MLP, Embedding, Linear, Norm, noise, pick_one
@@ -40,7 +40,7 @@ def run_blocks(
     """
     if present is not None:
         x = jax.tree.map(lambda leaf: ops.blank(leaf, present), x)
-    each, slots = layer_inputs(config, positions, visible, cache.lengths, window, present)
+    each, slots = layer_inputs(config, positions, visible, cache, window, present)
     caches = list(cache.layers)
     for i, layer in enumerate(layers):
         last = only if i == len(layers) - 1 else None
@@ -104,10 +104,10 @@ class Eagle3Layer(nnx.Module):
         pair: tuple[Float[Array, "B N D"], Float[Array, "B N D"]],
         angles: Angles | None,
         mask: Bool[Array, "B N W"],
-        cache: Slots,
+        cache: Slots | Ring,
         slots: Int[Array, "B N"],
         only: Int[Array, "B"] | None = None,
-    ) -> tuple[Float[Array, "B N1 D"], Slots]:
+    ) -> tuple[Float[Array, "B N1 D"], Slots | Ring]:
         """Return the block's output, of the nodes ``only`` if given, and the cache."""
         embedding, feature = pair
         normed = self.hidden_norm(feature)
@@ -115,7 +115,7 @@ class Eagle3Layer(nnx.Module):
         cache, read = self.self_attn.write(read, angles, cache, slots)
         x = normed if self.config.norm_before_residual else feature
         x, read, angles, mask = pick_one(only, (x, read, angles, mask))
-        x = x + self.self_attn.read(read, angles, mask, cache)
+        x = x + self.self_attn.read(read, angles, mask, cache, slots)
         return x + self.mlp(self.post_attention_layernorm(x)), cache
 
 

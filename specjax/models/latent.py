@@ -16,7 +16,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from specjax.core import ops
-from specjax.core.types import Slots
+from specjax.core.types import Ring, Slots
 from specjax.models.config import Latent, ModelConfig
 from specjax.models.modules import Linear, Norm
 from specjax.models.rope import Angles, softmax_scale, turn
@@ -60,11 +60,12 @@ class LatentAttention(nnx.Module):
         self,
         x: Float[Array, "B N D"],
         angles: Angles | None,
-        cache: Slots,
+        cache: Slots | Ring,
         slots: Int[Array, "B N"],
-    ) -> tuple[Slots, Float[Array, "B N D"]]:
+    ) -> tuple[Slots | Ring, Float[Array, "B N D"]]:
         """Return the cache with the nodes' latents and rotated keys, and the input of ``read``."""
         assert angles is not None
+        assert isinstance(cache, Slots)
         latent, position = jnp.split(self.kv_a_proj_with_mqa(x), [self.facts.kv_lora_rank], axis=-1)
         position = turn(self.rope, position[:, :, None], angles)
         latent = self.kv_a_layernorm(latent)[:, :, None]
@@ -76,7 +77,8 @@ class LatentAttention(nnx.Module):
         x: Float[Array, "B N D"],
         angles: Angles | None,
         mask: Bool[Array, "B N W"],
-        cache: Slots,
+        cache: Slots | Ring,
+        slots: Int[Array, "B M"],
     ) -> Float[Array, "B N D"]:
         """Return attention over the cache, projected back to the hidden size."""
         assert angles is not None

@@ -266,6 +266,25 @@ def _deepseek_facts(facts: Raw, own: Architecture, max_model_len: int | None) ->
     return found | {"latent": latent}
 
 
+def _deepseek_v32_facts(facts: Raw, own: Architecture, max_model_len: int | None) -> Raw:
+    """Return the fields of DeepSeek-V3.2 where it attends to everything, as DeepSeek-V3 does.
+
+    Its attention sees the ``index_topk`` positions that an indexer chooses: all of a shorter text.
+    """
+    most = _number(facts, "index_topk")
+    if (max_model_len or _number(facts, "max_position_embeddings")) > most:
+        remedy = f"use max_model_len={most} or less: up to there all positions are chosen"
+        _refuse("index_topk", most, "sparse attention", remedy)
+    count, first = (_number(facts, key) for key in ("num_hidden_layers", "first_k_dense_replace"))
+    for key, expected in (
+        ("layer_types", ["indexed_attention"] * count),
+        ("mlp_layer_types", ["dense"] * min(first, count) + ["sparse"] * (count - first)),
+    ):
+        if facts.get(key) not in (None, expected):
+            _refuse(key, facts[key], f"not {expected}", PLAIN)
+    return _deepseek_facts(facts | {"layer_types": None}, own, max_model_len)
+
+
 def _opt_facts(facts: Raw, own: Architecture, max_model_len: int | None) -> Raw:
     """Return the fields of OPT: learned positions, LayerNorm, ReLU, biases everywhere."""
     hidden, heads = _number(facts, "hidden_size"), _number(facts, "num_attention_heads")
@@ -298,7 +317,11 @@ def _opt_facts(facts: Raw, own: Architecture, max_model_len: int | None) -> Raw:
     }
 
 
-FACTS = {"OPTForCausalLM": _opt_facts, "DeepseekV3ForCausalLM": _deepseek_facts}
+FACTS = {
+    "OPTForCausalLM": _opt_facts,
+    "DeepseekV3ForCausalLM": _deepseek_facts,
+    "DeepseekV32ForCausalLM": _deepseek_v32_facts,
+}
 
 
 def _find_architecture(raw: Mapping[str, Any]) -> str | None:

@@ -177,6 +177,12 @@ DEEPSEEK = LLAMA | {
     "routed_scaling_factor": 2.5,
     "first_k_dense_replace": 3,
 }
+DEEPSEEK_V32 = DEEPSEEK | {
+    "max_position_embeddings": 163840,
+    "index_topk": 2048,
+    "index_n_heads": 64,
+    "index_head_dim": 128,
+}
 OPT: Raw = {
     "max_position_embeddings": 2048,
     "activation_function": "relu",
@@ -381,6 +387,17 @@ ARCHITECTURES: dict[str, Architecture] = {
         DEEPSEEK,
         "deepseek_v3",
         "DeepSeek-V3, R1; latent attention, experts, YaRN, its MTP layer",
+        rope={"paired": True},
+        experts=SIGMOID_KEYS,
+        router=SIGMOID,
+        aliases={"num_local_experts": "n_routed_experts"},
+        computed=("n_routed_experts", "q_lora_rank", "kv_lora_rank", "rope_interleave"),
+        only=SIGMOID_ONLY | NO_BIAS | {"rope_interleave": (None, True)},
+    ),
+    "DeepseekV32ForCausalLM": Architecture(
+        DEEPSEEK_V32,
+        "deepseek_v32",
+        "DeepSeek-V3.2, its MTP layer; up to `max_model_len` 2048, where attention is not sparse",
         rope={"paired": True},
         experts=SIGMOID_KEYS,
         router=SIGMOID,

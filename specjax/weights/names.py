@@ -137,9 +137,12 @@ FUSED: dict[str, tuple[Fused, ...]] = {  # by table
     ),
 }
 
+# DeepSeek-V3.2's choice of positions: ``hf_config`` loads it for texts of which all are chosen.
+INDEXER = re.compile(r"(model\.)?layers\.\d+\.self_attn\.indexer\..*")
 # Buffers that old exporters wrote beside the weights (they follow from the config), and MTP
 # layers, which ``weights.heads`` loads.
 IGNORED = (
+    INDEXER,
     re.compile(r"(model\.)?layers\.\d+\.self_attn\.rotary_emb\.inv_freq"),
     re.compile(r"(model\.)?rotary_emb\.inv_freq"),
     re.compile(r"model\.mtp_layers\.\d+\..*"),
@@ -314,6 +317,8 @@ def head_name(kind: str, num_layers: int, name: str) -> str | None:
 
     DeepSeek's MTP layer is stored as layer ``num_layers`` of the target.
     """
+    if INDEXER.fullmatch(name):
+        return None
     name = name.replace(f"model.layers.{num_layers}.", "model.mtp_layers.0.")
     for pattern, path in HEAD_NAMES[kind]:
         found = re.match(pattern, name)

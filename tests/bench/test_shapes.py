@@ -8,6 +8,7 @@ from safetensors import safe_open
 from specjax import LLM, SamplingParams
 from specjax.bench.plan import QWEN3_100M, QWEN3_600M
 from specjax.bench.shapes import tensors, write_random
+from specjax.weights.save import hf_config
 
 TINY = dataclasses.replace(
     QWEN3_100M, hidden_size=32, intermediate_size=48, num_layers=2, num_heads=4, num_kv_heads=2,
@@ -16,7 +17,7 @@ TINY = dataclasses.replace(
 
 
 def test_a_random_checkpoint_loads_and_decodes(tmp_path):
-    num_bytes = write_random(tmp_path, TINY)
+    num_bytes = write_random(tmp_path, hf_config(TINY, dtype="bfloat16", end=0))
     with safe_open(tmp_path / "model.safetensors", framework="flax") as file:
         found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     assert {name: one.shape for name, one in found.items()} == dict(tensors(TINY))

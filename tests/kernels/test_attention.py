@@ -128,6 +128,25 @@ def test_what_is_seen_decides_every_bit_not_where_it_lies(dtype):
         np.testing.assert_array_equal(kernels.attention(query, *wider, shown), expected)
 
 
+@pytest.mark.parametrize("window", [17, 50, 130])
+@pytest.mark.parametrize("has_sinks", [False, True])
+def test_a_ring_has_the_bits_of_its_positions_in_order(window, has_sinks):
+    """Each row's positions begin at another slot, and go on around the end."""
+    query, *cache = example((3, 5, 6, 2, window, 24, 20))
+    sinks = 3 * draw(7, (6,)) if has_sinks else None
+    first = jnp.asarray([0, 5, window - 1], jnp.int32)
+    keys, values, mask = (
+        jnp.stack([jnp.roll(row, int(at), axis=1) for row, at in zip(leaf, first, strict=True)])
+        for leaf in cache
+    )
+    in_order = query, *cache
+    expected = np.asarray(kernels.attention(*in_order, sinks=sinks))
+    found = ops.ring_attention(query, keys, values, mask, first, sinks)
+    np.testing.assert_array_equal(found, expected)
+    unordered = np.asarray(kernels.attention(query, keys, values, mask, sinks))
+    assert (unordered[1:] != expected[1:]).any()  # the law needs the order
+
+
 @pytest.mark.parametrize("dtype", TYPES)
 def test_a_row_has_the_same_bits_in_any_company(dtype):
     """Any batch, any number of nodes, mates that are NaN, heads alone."""

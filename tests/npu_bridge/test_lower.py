@@ -15,6 +15,8 @@ from npu_bridge.plans import PLANS
 from npu_bridge.rules import Refused
 from npu_bridge.tensors import to_torch
 from specjax.bundled import resolve
+from specjax.core.types import Ring, Slots
+from specjax.models.build import build_target
 from specjax.weights.hf_config import read_config
 from specjax.weights.load import load_params
 from tests.npu_bridge.models import CONFIGS, weights
@@ -35,6 +37,16 @@ def test_the_lowered_forward_is_the_jitted_one(name):
     for plan in PLANS if name == "qwen3" else ("torch", "npu"):
         row = compare("forward", "walk", plan, config, weights(config), SIZES)
         assert row["passes"], row
+
+
+@pytest.mark.parametrize("plan", ["torch", "npu"])
+def test_the_lowered_forward_over_a_ring_is_the_jitted_one(plan):
+    """A window of 9 is one at this capacity, and this text goes around its end."""
+    config, sizes = CONFIGS["moe"], Sizes(2, 4, capacity=2048, window=2048, length=1500)
+    cache = build_target(config).init_cache(2, sizes.capacity)
+    assert [type(layer) for layer in cache.layers] == [Ring, Slots]
+    row = compare("forward", "walk", plan, config, weights(config), sizes)
+    assert row["passes"], row
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -255,6 +255,17 @@ def test_deepseek_s_other_shapes_are_refused_by_name(facts, message):
         parse_config(of("DeepseekV3ForCausalLM") | facts)
 
 
+def test_deepseek_v32_is_v3_where_all_positions_are_chosen():
+    sizes, most = {"num_hidden_layers": 5, "max_position_embeddings": 163840}, 2048
+    raw = of("DeepseekV32ForCausalLM", **sizes)
+    with pytest.raises(ValueError, match=r"index_topk = 2048.*max_model_len=2048 or less"):
+        parse_config(raw)
+    v3 = of("DeepseekV3ForCausalLM", **sizes)
+    assert parse_config(raw, max_model_len=most) == parse_config(v3, max_model_len=most)
+    with pytest.raises(ValueError, match="mlp_layer_types"):
+        parse_config(raw | {"mlp_layer_types": ["sparse"] * 5}, max_model_len=most)
+
+
 def test_deepseek_that_says_little_has_transformers_sizes():
     config = parse_config(of("DeepseekV3ForCausalLM", num_hidden_layers=5))
     theirs = transformers.DeepseekV3Config()
@@ -323,7 +334,8 @@ UNREAD = {  # keys that a class reads only where another key says so, or not at 
     "use_sliding_window": QWEN,
     "_sliding_window_pattern": ("gemma3",),  # with layer_types
     "rope_parameters.short_factor": ("phi3",),  # texts are longer than the original length
-    "head_dim": ("deepseek", "deepseek-yarn"),
+    "head_dim": ("deepseek", "deepseek-yarn", "deepseek-v32"),
+    **dict.fromkeys(("index_topk", "index_n_heads", "index_head_dim"), ("deepseek-v32",)),  # of all
     "rms_norm_eps": ("opt", "opt-untied", "opt-unbiased"),
 }
 

@@ -197,6 +197,10 @@ VARIANTS = {
         | {"q_lora_rank": None, "norm_topk_prob": False, "n_group": 1, "topk_group": 1}
         | {"rope_parameters": YARN | {"mscale": 0.8, "mscale_all_dim": 0.5}},
     ),
+    "deepseek-v32": (
+        "DeepseekV32ForCausalLM",
+        DEEPSEEK | {"index_topk": 64, "index_n_heads": 4, "index_head_dim": 16},
+    ),
 }
 
 
