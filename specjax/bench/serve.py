@@ -42,6 +42,7 @@ from specjax.measure.turns import take_turns
 from specjax.models.config import ModelConfig
 from specjax.oracle.ask import EAGER_FLOAT32, open_server
 from specjax.oracle.environment import OracleMissing
+from specjax.weights.save import hf_config
 
 UNCACHED = "--no-enable-prefix-caching"  # prompts are sent repeatedly
 OURS = {"specjax": (), "specjax bfloat16": ("--dtype", "bfloat16")}  # server: its arguments

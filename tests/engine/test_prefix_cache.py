@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from specjax import LLM, SamplingParams
+from specjax.core.cache import RING_ROOM
+from specjax.core.types import Ring
 from specjax.drafters.ngram import ngram
 from specjax.engine.plan import plan_serving
-from specjax.engine.prefix_cache import LEAST, PrefixCache, common
+from specjax.engine.prefix_cache import LEAST, MOST_WRITTEN, PrefixCache, common
 from specjax.engine.rows import IDLE_REQUEST, Request, layout
 from specjax.engine.scheduler import Scheduler
 from specjax.engine.service import Service
@@ -159,6 +161,22 @@ def test_what_is_too_short_or_too_large_is_not_kept(pair):
     assert none.find(request(range(101))) is None
     small.add(request(range(LEAST)), state, donated=False)
     assert small.find(request(range(LEAST + 9))) is None
+
+
+def test_of_a_ring_only_the_last_positions_are_reused(pair):
+    state = row(load(pair, "ngram", 1))
+    rings = tuple(Ring(*layer) for layer in state.cache.layers)
+    state = state._replace(cache=state.cache._replace(layers=rings))
+    kept, prompt = PrefixCache(2**30), list(range(2000))
+    least = len(prompt) + MOST_WRITTEN - RING_ROOM
+    kept.add(request(prompt), state, donated=True)
+    for shared in (least + 1, 1500):
+        found = kept.find(request([*prompt[:shared], 9, 9]))
+        assert found is not None
+        assert found.length == shared - 1
+    assert kept.find(request([*prompt[:least], 9, 9])) is None
+    kept.add(request(prompt[:500]), state, donated=True)  # which the longer one cannot serve
+    assert kept.find(request([*prompt[:500], 9, 9])) is not None
 
 
 def parrot(target, num_speculative_tokens):
