@@ -114,8 +114,13 @@ def explain_server(
             {**one._asdict(), "value": None if one.value is None else clean(one.value)}
             for one in causes
         ]
+        found["best_num_speculative_tokens"] = advice.num_speculative_tokens
         found["schedule"] = advice.schedule
         found["advice"] = list(advice.says)
+        if advice.num_speculative_tokens is None:
+            found["reasons"]["best_num_speculative_tokens"] = (
+                "it needs the speedup and the acceptance by position"
+            )
         if advice.schedule is None:
             found["reasons"]["schedule"] = advice.says[-1]
         write_json(json_file, found)

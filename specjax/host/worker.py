@@ -91,10 +91,15 @@ class Worker:
             code = self._process.wait()
             raise WorkerFailure(f"{self.name} died (exit code {code}){self.last_words()}") from None
 
+    def log(self) -> str:
+        """Return what the worker, and what it started, have logged so far."""
+        file = self._log.fileno()
+        # They write at the place that a seek here would move
+        return os.pread(file, os.fstat(file).st_size, 0).decode(errors="replace")
+
     def last_words(self) -> str:
         """Return the last lines of the worker's log, to be appended to a message."""
-        self._log.seek(0)
-        lines = [line[:WIDTH] for line in self._log.read().strip().splitlines()[-TAIL:]]
+        lines = [line[:WIDTH] for line in self.log().strip().splitlines()[-TAIL:]]
         return ". Its last words:\n" + "\n".join(lines) if lines else ""
 
     def _stop(self) -> None:

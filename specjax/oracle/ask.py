@@ -96,11 +96,11 @@ def open_server(
     timeout: float = TIMEOUT,
     threads: int = 1,
 ) -> Iterator[tuple[dict[str, Any], str]]:
-    """Start ``vllm serve``; yield {"versions", "repairs", "seconds"} and its URL.
+    """Start ``vllm serve``; yield {"versions", "repairs", "seconds", "log"} and its URL.
 
     ``arguments`` are of its command line; without any it runs as vLLM does by default
-    (``EAGER_FLOAT32`` are the oracle's). The server ends with the ``with`` block. Raises as
-    ``ask`` does.
+    (``EAGER_FLOAT32`` are the oracle's); ``log()`` is what it has logged so far. The server ends
+    with the ``with`` block. Raises as ``ask`` does.
     """
     job = check(
         {"kind": "server", "model": model, "arguments": list(arguments), "repairs": repairs}
@@ -109,7 +109,7 @@ def open_server(
     with start(threads) as worker:
         answer = answered(worker, job, timeout=timeout)
         url = answer.pop("url")
-        yield answer, url
+        yield answer | {"log": worker.log}, url
 
 
 def start(threads: int) -> Worker:
