@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from specjax.core.policies import AdaptivePolicy, Seen, count_positions
 from specjax.core.types import Engine, StepInfo
-from specjax.theory.adaptive import AdaptivePolicy, Seen, count_positions
 
 MOST_ROUNDS = 8  # that one K runs for, before the policy is asked again
 
@@ -25,7 +25,7 @@ class Adaptive:
     """Chooses K for each program of decode rounds. Used by one loop at a time.
 
     Args:
-        policy: see ``theory.adaptive``.
+        policy: see ``core.policies``.
         engines: by K, one for each candidate; they share a state.
         clock: returns the time in seconds.
     """

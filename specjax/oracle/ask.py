@@ -31,7 +31,7 @@ METHODS = (
     *("dspark", "custom_class", "extract_hidden_states"),
 )
 TABLE_DRAFTS = {"method": "custom_class", "model": "table_drafts.TableDrafts"}
-TIMEOUT = 300.0  # seconds
+TIMEOUT = 600.0  # seconds; of the V2 runner a job takes 200 by itself
 EAGER_FLOAT32 = ("--dtype", "float32", "--enforce-eager")  # as jobs other than servers run
 Ask = Callable[[Sequence[Sequence[int]], Mapping[str, Any]], dict[str, Any]]
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.random import Generator, default_rng
 
+from specjax.core.policies import AdaptivePolicy, Seen, count_positions
 from specjax.simulate.serving import Costs, seconds
-from specjax.theory.adaptive import AdaptivePolicy, Seen, count_positions
 from specjax.theory.arrays import require, require_probs
 
 
@@ -39,7 +39,7 @@ def under_load(
     """Return the throughput of a policy over phases of load, simulated round by round.
 
     Args:
-        policy: see ``theory.adaptive``; it goes through all phases once.
+        policy: see ``core.policies``; it goes through all phases once.
         phases: what happens.
         costs: of a round.
         noise: standard deviation of the logarithm of a measured time.
@@ -48,7 +48,7 @@ def under_load(
     Raises:
         ValueError: a phase without requests or time, or alpha outside [0, 1].
 
-    >>> from specjax.theory.adaptive import by_acceptance
+    >>> from specjax.core.policies import by_acceptance
     >>> found = under_load(by_acceptance([2]), [Phase(1, 1.0, 1.0)], Costs(t0=0.01))
     >>> found.policy.round().tolist(), found.fixed.round().tolist()
     ([300.0], [[300.0]])

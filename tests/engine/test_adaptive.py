@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from specjax import LLM, SamplingParams
+from specjax.core.policies import AdaptivePolicy, by_acceptance
 from specjax.core.types import Engine, StepInfo
 from specjax.drafters.ngram import ngram
 from specjax.engine.adaptive import Adaptive
 from specjax.engine.build import build_adaptive
 from specjax.engine.options.speculative import SpeculativeConfig
 from specjax.engine.service import Service
-from specjax.theory.adaptive import AdaptivePolicy, by_acceptance
 from specjax.verify.walk import walk
 from tests.compiles import num_compiled
 from tests.laws import harness as h

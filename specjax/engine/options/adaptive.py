@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from specjax.core.policies import AdaptivePolicy, by_acceptance, by_throughput
 from specjax.engine.options.mappings import kind_of, parse_value, read_mapping, suggest
-from specjax.theory.adaptive import AdaptivePolicy, by_acceptance, by_throughput
 
 STRATEGIES = ("request", "ema", "throughput_aware")
 OF_BATCH = ("ema", "throughput_aware")  # strategies that choose one K for all running requests

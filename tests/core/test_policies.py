@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from specjax.core.policies import Seen, by_acceptance, by_throughput, count_positions
 from specjax.simulate import Costs, Phase, under_load
-from specjax.theory.adaptive import Seen, by_acceptance, by_throughput, count_positions
 
 # a bundled model on two cores: K = 3 gains at batch 1 and costs at batch 32
 COSTS = Costs(t0=0.004, t1=0.0002, t_tok=0.0002, t_draft0=0.0008, t_draft1=0.00005, t_flop=0.00035)

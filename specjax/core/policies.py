@@ -6,13 +6,12 @@ policy that serves is the one that is simulated. With ``walk`` no policy can cha
 the ratio rules the text keeps its distribution, since K depends on earlier rounds alone.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
-
-from specjax.theory.arrays import require
 
 
 class Seen(NamedTuple):
@@ -256,3 +255,10 @@ def check_steps(candidate_steps: Sequence[int]) -> tuple[int, ...]:
     if not steps or steps[0] < 0:
         raise ValueError(f"candidate_steps must list numbers of tokens >= 0, got {candidate_steps}")
     return steps
+
+
+def require(name: str, value: float | int, low: float | int, high: float = math.inf) -> None:
+    """Raise ValueError unless a value lies in [low, high]."""
+    if not low <= value <= high:
+        bounds = f"in [{low:g}, {high:g}]" if high < math.inf else f"at least {low:g}"
+        raise ValueError(f"{name} must be {bounds}, got {value:g}")
