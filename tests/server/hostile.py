@@ -205,6 +205,7 @@ def main() -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = ["specjax", "serve", "bundled", "--port", str(port), "--max-model-len", "256"]
+    command += ["--allowed-hosts", "test"]  # what the cases name in their Host header
     url, kept = f"http://127.0.0.1:{port}", [f"{' '.join(command)}; {chosen.requests} requests"]
 
     def say(line: str) -> None:
