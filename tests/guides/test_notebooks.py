@@ -16,7 +16,9 @@ NOTEBOOKS = sorted(FOLDER.glob("*.py"))
 # Jupyter warns about itself and leaves sockets to the garbage collector: it runs in a process
 # of its own, so that warnings stay errors in this one.
 SCRIPT = FOLDER.parent / "docs" / "tools" / "execute_notebook.py"
-SECONDS = float(os.environ.get("SPECJAX_NOTEBOOK_SECONDS", "120"))  # per notebook
+SECONDS = float(
+    os.environ.get("SPECJAX_NOTEBOOK_SECONDS", "300")
+)  # per notebook, on a core, with nothing compiled
 
 
 def environment() -> dict[str, str]:
