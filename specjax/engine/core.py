@@ -55,6 +55,7 @@ from specjax.engine.scheduler import Scheduler
 from specjax.engine.text.tokenizer import GENERATION_DEFAULTS, Tokenizer, load_generation_config
 from specjax.engine.transcript import Transcript
 from specjax.host.group import check_same
+from specjax.host.threads import bind_threads
 from specjax.models.config import ModelConfig
 from specjax.weights.fingerprint import fingerprint
 from specjax.weights.quantization import read_scheme
@@ -276,11 +277,13 @@ def build_core(args: EngineArgs) -> EngineCore:
     schedule = build_schedule(engine, draft, config)
     adaptive = build_adaptive(engine, draft, config, args.max_num_seqs)
     corpus = build_corpus(config, target.tokenizer)
+    platform = name_platform(device, mesh)
     if args.batch_invariant:
-        platform = name_platform(device, mesh)
         learns = corpus is not None or adaptive is not None
         check_batch_invariant(platform, mesh.size, schedule, learns=learns)
     check_same(describe_run(args, target, draft))
+    if platform == "cpu":
+        bind_threads()
 
     def reader(weights: Params, folder: str | Path) -> PyTree:
         return read_drafter(target, draft, config, weights, folder, keep_dtype=True)
