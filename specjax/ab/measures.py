@@ -15,6 +15,7 @@ import numpy as np
 
 from specjax.ab.records import Record, Unit
 from specjax.core.metrics import LEAST_DISTINCT, SpecDecodeCounters
+from specjax.measure.objectives import meets
 
 
 class Spread(NamedTuple):
@@ -93,7 +94,7 @@ def measure(units: Sequence[Unit], slo: Mapping[str, float] | None = None) -> Me
         tps=tokens / seconds,
         tps_steady=steady(units),
         occupancy=sum(one.times[-1] for one in good) / seconds,
-        goodput=None if not slo else sum(meets(one, slo) for one in good) / seconds,
+        goodput=None if not slo else sum(meets(times_of(one), slo) for one in good) / seconds,
         counters=merged(unit.counters for unit in units),
         eos=float(np.mean([one.finish_reason == "stop" for one in good])),
         loops=float(np.mean(np.array(bigrams) < LEAST_DISTINCT)) if bigrams else None,
@@ -116,10 +117,9 @@ def tpot(record: Record) -> float | None:
     return (record.times[-1] - record.times[0]) / after if after > 0 else None
 
 
-def meets(record: Record, slo: Mapping[str, float]) -> bool:
-    """Return whether a request met every objective; one without a TPOT meets the TPOT objective."""
-    times = {"ttft": record.times[0], "tpot": tpot(record) or 0.0, "e2el": record.times[-1]}
-    return all(times[name] <= most for name, most in slo.items())
+def times_of(record: Record) -> dict[str, float]:
+    """Return a request's times by objective; without a later token its TPOT is 0."""
+    return {"ttft": record.times[0], "tpot": tpot(record) or 0.0, "e2el": record.times[-1]}
 
 
 def spread(values: Sequence[float]) -> Spread:

@@ -28,9 +28,9 @@ from specjax.ab.records import Log, Unit, append, mend, read_log
 from specjax.ab.server_arm import ServerArm
 from specjax.engine.text.tokenizer import Tokenizer
 from specjax.host.machine import commit, processor
+from specjax.measure.objectives import check_objectives, meets
 
 PAUSE = 0.2  # s between turns: the previous arm's threads may still be spinning
-OBJECTIVES = ("ttft", "tpot", "e2el")
 
 Echo = Callable[[str], None]
 
@@ -46,7 +46,7 @@ class Plan:
         rounds: how often each prompt is sent.
         width: stop once the TPOT gain's interval is this narrow (half of it, relative to the
             gain); 0: send all blocks.
-        slo: objectives [s] by name, of ``OBJECTIVES``.
+        slo: objectives [s] by name, of ``measure.objectives``.
         most: search for the highest concurrency, up to this, that meets ``slo``; 0: no search.
     """
 
@@ -68,12 +68,7 @@ class Plan:
         for name, least in (("block", 0), ("rounds", 1), ("width", 0), ("most", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        for name, value in (self.slo or {}).items():
-            if name not in OBJECTIVES or not value > 0:
-                raise ValueError(
-                    f"an objective is one of {', '.join(OBJECTIVES)} and a positive time, got "
-                    f"{name}={value}"
-                )
+        check_objectives(self.slo or {})
         if self.most and not self.slo:
             raise ValueError("a search needs an objective: --slo tpot=50ms")
 
@@ -212,7 +207,7 @@ class Run:
         found = measure(by_load(self.units)[dataset.name, level][label])
         tpot = found.tpot.mean if found.tpot else 0.0
         means = {"ttft": found.ttft.mean, "tpot": tpot, "e2el": found.e2el.mean}
-        return all(means[name] <= most for name, most in (self.plan.slo or {}).items())
+        return meets(means, self.plan.slo or {})
 
     async def measure(self, dataset: Dataset, level: int) -> None:
         """Measure every block of a dataset at one load, the arms taking turns."""

@@ -2,10 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from specjax.measure.load import closed_loop
+from specjax.measure.load import closed_loop, open_loop, poisson_arrivals
 from specjax.measure.streaming import StreamFailed, open_session, stream_completion
 
 PATH = "/v1/completions"
@@ -20,6 +20,12 @@ class TimedCompletion(NamedTuple):
     seconds: float  # ... to the last
     metrics: Mapping[str, Any]  # the server's own times, if it reports them
 
+    @property
+    def times(self) -> dict[str, float]:
+        """Its times [s], by the names of ``measure.objectives``."""
+        later = (self.seconds - self.first) / max(self.num_tokens - 1, 1)
+        return {"ttft": self.first, "tpot": later, "e2el": self.seconds}
+
 
 class Load(NamedTuple):
     """A server's completions of a number of requests, and the seconds for all."""
@@ -32,16 +38,49 @@ class Load(NamedTuple):
         """Output tokens per second."""
         return sum(one.num_tokens for one in self.completions) / self.seconds
 
+    @property
+    def rate(self) -> float:
+        """Completed requests per second."""
+        return len(self.completions) / self.seconds
 
-def load(url: str, bodies: Sequence[Mapping[str, Any]], concurrency: int) -> Load:
+
+Bodies = Sequence[Mapping[str, Any]]
+Complete = Callable[[Mapping[str, Any]], Awaitable[TimedCompletion]]
+
+
+def load(url: str, bodies: Bodies, concurrency: int) -> Load:
     """Return the completions of the requests, sent in order, ``concurrency`` at a time.
 
     Every request has its own connection. Raises ConnectionError for an answer that is no stream
     of completions.
     """
+    return timed(
+        url, concurrency, lambda complete, start: closed_loop(complete, bodies, concurrency)
+    )
 
-    async def everything() -> list[TimedCompletion]:
-        async with open_session(url, connections=concurrency, keep_alive=False) as session:
+
+def load_at_rate(url: str, bodies: Bodies, rate: float, seed: int) -> Load:
+    """Return the completions of requests that arrive at random, ``rate`` per second.
+
+    Equal seeds give equal arrivals, those of a Poisson process. Raises as ``load`` does.
+    """
+    arrivals = poisson_arrivals(rate, len(bodies), seed)
+
+    def arrive(complete: Complete, start: float) -> Awaitable[list[TimedCompletion]]:
+        return open_loop(complete, bodies, [start + one for one in arrivals])
+
+    return timed(url, len(bodies), arrive)
+
+
+def timed(
+    url: str,
+    connections: int,
+    loop: Callable[[Complete, float], Awaitable[list[TimedCompletion]]],
+) -> Load:
+    """Return what ``loop`` completes; it is called with the client and the time it starts at."""
+
+    async def everything() -> Load:
+        async with open_session(url, connections=connections, keep_alive=False) as session:
 
             async def complete(body: Mapping[str, Any]) -> TimedCompletion:
                 start = time.perf_counter()
@@ -60,8 +99,8 @@ def load(url: str, bodies: Sequence[Mapping[str, Any]], concurrency: int) -> Loa
                     metrics=stream.metrics,
                 )
 
-            return await closed_loop(complete, bodies, concurrency)
+            start = time.perf_counter()
+            completions = await loop(complete, start)
+            return Load(completions, time.perf_counter() - start)
 
-    start = time.perf_counter()
-    completions = asyncio.run(everything())
-    return Load(completions, time.perf_counter() - start)
+    return asyncio.run(everything())

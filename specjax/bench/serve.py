@@ -2,7 +2,7 @@
 
 Same client, weights, prompts, threads and drafts; greedy; no prefix caching. Both run with their
 defaults (vLLM compiled, bfloat16), ours with dtype bfloat16 too, and vLLM in float32, compiled and
-eager. Each server is a separate process, idle while another is measured; the client shares the
+eager. Goodput is measured for those with their defaults. Each server is a separate process, idle while another is measured; the client shares the
 cores with it.
 """
 
@@ -11,7 +11,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import cycle, islice
@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from specjax.bench.client import Load, TimedCompletion, load
-from specjax.bench.plan import NGRAM, QWEN3_100M
+from specjax.bench.client import Bodies, Load, TimedCompletion, load
+from specjax.bench.goodput import SHARES, SLO, arrival_loads, capacity, goodput_rows, tail_rows
+from specjax.bench.plan import NGRAM, PAUSE, QWEN3_100M
 from specjax.bench.prompts import choose
 from specjax.bench.report import (
     MOST_LOAD,
@@ -53,7 +54,6 @@ VLLM: dict[str, tuple[str, ...]] = {
 }
 PAIRS = (*(("specjax", peer) for peer in VLLM), ("specjax bfloat16", "vLLM"))
 DEFAULTS = ("specjax", "vLLM")  # those with a goal, and whose tails are measured
-Bodies = Sequence[dict[str, Any]]
 Echo = Callable[[str], None]
 
 GOALS = {1: 1.3, 8: 1.0, 32: 0.9}  # concurrency: least ratio to vLLM's throughput, both default
@@ -63,7 +63,7 @@ TAIL = 8
 NUM_TAIL = 1000  # requests: with fewer, p99 only shows the requests that all start at once
 SHAPE_LENGTHS = 64, 24  # prompt and output tokens on the larger shape
 SHAPE_LIMIT = 120  # max_model_len there: so both ways attend to 128 positions
-PAUSE = 0.3  # seconds between turns: the other server's threads may still be spinning
+TURNS = 2  # of random arrivals, for each server and rate
 # Requests in a turn: one at a time got 410 tokens/s in turns of 12, and in turns of 96 as much as
 # from a server alone on the machine, 525
 NUM_TURN = 96
@@ -77,11 +77,13 @@ def bench_serve(
     num_tokens: int = 64,
     reps: int = 3,
     shape: ModelConfig = QWEN3_100M,
+    slo: Mapping[str, float] = SLO,
     console: Console | None = None,
 ) -> list[Row]:
     """Measure throughput, latency and overhead, print them and write them to ``json_file``.
 
-    Goals are never failures. Raises ValueError if too few completions are worth measuring on.
+    ``slo``: limits [s] of a request that counts for goodput. Goals are never failures. Raises
+    ValueError if too few completions are worth measuring on.
     """
     console, start = console or Console(highlight=False), time.perf_counter()
 
@@ -106,11 +108,20 @@ def bench_serve(
         loads = {c: time_servers(servers, bodies, c, reps, echo) for c in GOALS}
         default = {name: url for name, url in servers.items() if name in DEFAULTS}
         tails = {name: long_load(name, url, bodies, echo) for name, url in default.items()}
+        most = capacity(loads)
+        arrivals = {
+            one: arrival_loads(default, bodies, one * most, TURNS, echo) for one in SHARES
+        }
     for concurrency, found in loads.items():
         print_time_split(f"concurrency {concurrency}", found["specjax"], echo)
         rows += throughput_rows(concurrency, found)
+        shipped = {name: done for name, done in found.items() if name in DEFAULTS}
+        rows += goodput_rows(f"concurrency {concurrency}", shipped, slo)
     long = {name: [found] for name, found in tails.items()}
     rows += throughput_rows(TAIL, long, f", {NUM_TAIL:,} requests") + latency_rows(tails)
+    for share, found in arrivals.items():
+        what = f"Poisson at {share:.0%} of capacity ({share * most:.1f} requests/s)"
+        rows += goodput_rows(what, found, slo) + tail_rows(what, found)
     rows.append(overhead_row(shape, reps, echo))
     print_rows(rows, console, judged=busy_before <= MOST_LOAD)
     if json_file is not None:

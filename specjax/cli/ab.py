@@ -1,7 +1,6 @@
 """``specjax ab``: run, replay and import comparisons."""
 
 import json
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +9,7 @@ import typer
 from specjax.cli.errors import plainly
 from specjax.host.machine import command
 from specjax.host.markdown import around_section, picture, replace_section
+from specjax.measure.objectives import parse_objectives
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,6 @@ SECTION = "ab"  # of a README
 ab = typer.Typer(help="Compare engines and servers on the same prompts.", no_args_is_help=True)
 MISSING = "comparing needs aiohttp, httpx and prometheus-client: pip install 'specjax[ab]'"
 ARGUMENTS = "--arm-arguments plain='--dtype float32'"
-TIME = re.compile(r"^([\d.]+)(ms|s)$")
 Out = Annotated[Path, typer.Option("--out", help="Folder for the log and the reports.")]
 
 
@@ -115,7 +114,7 @@ def run(
         block=block,
         rounds=rounds,
         width=width,
-        slo={name: seconds(value, name) for name, value in pairs(slo, "--slo tpot=50ms")} or None,
+        slo=parse_objectives(pairs(slo, "--slo tpot=50ms")) or None,
         most=search,
         seed=seed,
     )
@@ -291,11 +290,3 @@ def named(given: list[str] | None) -> dict[str, dict]:
         return {name: json.loads(value) for name, value in pairs(given, example)}
     except ValueError as error:
         raise ValueError(f"--arm-config is LABEL=JSON ({error}); for example {example}") from None
-
-
-def seconds(text: str, name: str) -> float:
-    """Return the seconds of a time such as 50ms or 2s. Raises ValueError for another form."""
-    found = TIME.match(text)
-    if found is None:
-        raise ValueError(f"--slo {name}={text}: a time is written 50ms or 2s")
-    return float(found[1]) * (1e-3 if found[2] == "ms" else 1.0)

@@ -301,21 +301,29 @@ def serve(
             "--speculative-config", "-sc", help="As JSON; 'null': plain decoding. Else n-grams."
         ),
     ] = None,
+    slo: Annotated[
+        list[str] | None,
+        typer.Option(help="Objective of goodput: ttft=200ms, tpot=20ms, e2el=2s; may be repeated."),
+    ] = None,
     json_file: Json = None,
     reps: Reps = 3,
 ) -> None:
-    """Compare our server with vLLM's, in one run (ten minutes; vLLM: `make oracle`)."""
+    """Compare our server with vLLM's, in one run (a quarter of an hour; vLLM: `make oracle`)."""
     try:
         from specjax.bench.serve import bench_serve
     except ModuleNotFoundError as error:
         raise ImportError(MISSING if error.name == "aiohttp" else str(error)) from None
+    from specjax.bench.goodput import SLO
     from specjax.bench.plan import NGRAM
+    from specjax.cli.ab import pairs
     from specjax.cli.complete import parse_config
-    from specjax.host.compile_cache import enable_compile_cache
+        from specjax.host.compile_cache import enable_compile_cache
+    from specjax.measure.objectives import parse_objectives
 
+    objectives = parse_objectives(pairs(slo, "--slo tpot=20ms")) or SLO
     enable_compile_cache()
     config = NGRAM if speculative_config is None else parse_config(speculative_config)
-    bench_serve(json_file, model=model, config=config, reps=reps)
+    bench_serve(json_file, model=model, config=config, reps=reps, slo=objectives)
 
 
 @bench.command()

@@ -3,6 +3,7 @@
 import pytest
 
 from specjax.bench.client import Load, TimedCompletion, load
+from specjax.bench.goodput import arrival_loads, capacity, goodput_rows, tail_rows
 from specjax.bench.serve import (
     latency_rows,
     long_load,
@@ -71,3 +72,44 @@ def test_rows_compare_medians_and_tails():
     (alone,) = throughput_rows(1, {"specjax": found["specjax"]})
     assert alone.peer is None
     assert not latency_rows({"specjax": loads([1], [0.1] * 9 + [1.0])[0]})[0].met
+
+
+def test_requests_that_arrive_at_random_get_the_same_texts(url):
+    said, bodies = [], [{"prompt": prompt, **FIXED} for prompt in PROMPTS]
+    closed = load(url, bodies, 1)
+    servers = {"specjax": url, "vLLM": url}
+    loads = arrival_loads(servers, bodies, 50.0, 2, said.append, num_requests=6)
+    texts = [one.text for one in closed.completions]
+    for found in loads.values():
+        assert [[one.text for one in done.completions] for done in found] == [2 * texts] * 2
+    starts = [line.partition(": ")[0] for line in said]
+    assert starts == [f"50.0 requests/s arrive, {name}" for name in servers] * 2
+
+
+def test_goodput_counts_the_requests_that_met_every_objective():
+    def loads(firsts, seconds, later=0.5):
+        done = [TimedCompletion("a", 11, first, first + later, {}) for first in firsts]
+        return [Load(done, seconds)]
+
+    slo = {"ttft": 0.2, "tpot": 0.06}
+    found = {"specjax": loads([0.1, 0.1, 0.3, 0.1], 2.0), "vLLM": loads([0.1, 0.3, 0.3, 0.3], 1.0)}
+    rate, share = goodput_rows("x", found, slo)
+    assert (rate.value, rate.peer, rate.ratio) == (1.5, 1.0, 1.5)
+    assert (share.value, share.peer) == (0.75, 0.25)
+    assert rate.name == "goodput, x (ttft <= 200 ms, tpot <= 60 ms)"
+    slow = found | {"vLLM": loads([0.1], 1.0, later=0.61)}
+    rate, _ = goodput_rows("x", slow, slo)
+    assert (rate.peer, rate.ratio, rate.against) == (0, None, "vLLM")
+    (rate, _), tails = goodput_rows("x", {"specjax": slow["specjax"]}, slo), tail_rows("x", found)
+    assert (rate.value, rate.peer) == (1.5, None)
+    assert [row.value for row in tails] == [pytest.approx(0.294), pytest.approx(0.05)]
+
+
+def test_capacity_is_the_most_that_the_peer_completed():
+    done = [TimedCompletion("a", 10, 0.1, 1.0, {})] * 4
+    loads = {
+        1: {"specjax": [Load(done, 1.0)], "vLLM": [Load(done, s) for s in (4.0, 2.0, 1.0)]},
+        8: {"specjax": [Load(done, 0.5)], "vLLM": [Load(done, 4.0)]},
+    }
+    assert capacity(loads) == 2.0
+    assert capacity({c: {"specjax": found["specjax"]} for c, found in loads.items()}) == 8.0
