@@ -73,6 +73,7 @@ LEARNED: dict[str, dict[str, Any]] = {  # the heads that ship with the bundled t
     }
     for name in HEADS
 }
+PAUSE = 0.3  # seconds between turns of servers: the other's threads may still be spinning
 
 
 class Setting(NamedTuple):

@@ -2,8 +2,8 @@
 
 Same client, weights, prompts, threads and drafts; greedy; no prefix caching. Both run with their
 defaults (vLLM compiled, bfloat16), ours with dtype bfloat16 too, and vLLM in float32, compiled and
-eager. Goodput is measured for those with their defaults. Each server is a separate process, idle while another is measured; the client shares the
-cores with it.
+eager. Goodput is measured for those with their defaults. Each server is a separate process, idle
+while another is measured; the client shares the cores with it.
 """
 
 import functools
@@ -109,9 +109,7 @@ def bench_serve(
         default = {name: url for name, url in servers.items() if name in DEFAULTS}
         tails = {name: long_load(name, url, bodies, echo) for name, url in default.items()}
         most = capacity(loads)
-        arrivals = {
-            one: arrival_loads(default, bodies, one * most, TURNS, echo) for one in SHARES
-        }
+        arrivals = {one: arrival_loads(default, bodies, one * most, TURNS, echo) for one in SHARES}
     for concurrency, found in loads.items():
         print_time_split(f"concurrency {concurrency}", found["specjax"], echo)
         rows += throughput_rows(concurrency, found)

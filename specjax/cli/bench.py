@@ -317,7 +317,7 @@ def serve(
     from specjax.bench.plan import NGRAM
     from specjax.cli.ab import pairs
     from specjax.cli.complete import parse_config
-        from specjax.host.compile_cache import enable_compile_cache
+    from specjax.host.compile_cache import enable_compile_cache
     from specjax.measure.objectives import parse_objectives
 
     objectives = parse_objectives(pairs(slo, "--slo tpot=20ms")) or SLO
