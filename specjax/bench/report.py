@@ -2,6 +2,7 @@
 
 import os
 import platform
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -75,8 +76,23 @@ MOST_LOAD = 0.25  # cores that others may keep busy while goals are judged
 
 
 def busy() -> float:
-    """Return the load average of the last minute, in cores; 0 where it is not available."""
-    return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    """Return the cores that other processes keep busy while this one sleeps for half a second.
+
+    The load average of the last minute where there is no /proc/stat; 0 without either. It would
+    count what this process itself, or the command before it, has just done.
+    """
+    if not Path("/proc/stat").is_file():
+        return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    before = busy_ticks()
+    time.sleep(0.5)
+    return (busy_ticks() - before) / os.sysconf("SC_CLK_TCK") / 0.5
+
+
+def busy_ticks() -> int:
+    """Return how long all cores have been busy since the machine started, in clock ticks."""
+    with open("/proc/stat", encoding="ascii") as file:
+        user, nice, system, _, _, *interrupts = map(int, file.readline().split()[1:9])
+    return user + nice + system + sum(interrupts)
 
 
 def write_rows(rows: Sequence[Row], file: Path) -> None:

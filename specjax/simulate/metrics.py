@@ -1,5 +1,6 @@
 """Metrics of a simulated run, with the benchmark tools' definitions."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
@@ -7,7 +8,7 @@ import numpy as np
 
 from specjax.simulate.serving import Served
 from specjax.simulate.workload import Workload
-from specjax.theory.arrays import Real, Value
+from specjax.theory.arrays import Real, Scalar, Value, require_costs, require_probs
 
 
 class Metrics(NamedTuple):
@@ -34,15 +35,14 @@ def measure(served: Served, workload: Workload) -> Metrics:
     run = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), served)
     outputs = np.broadcast_to(np.asarray(workload.outputs, float), run.last.shape)
     decoding, after = run.last - run.first, outputs - 1
-    several = after > 0
-    tpot = np.where(several, decoding / np.maximum(after, 1), 0.0).sum(axis=-1)
+    each = latencies(served, workload)
     latency = (run.last - run.admitted).mean(axis=-1)
     concurrency = run.area / run.end
     return Metrics(
-        tpot_request_mean_s=share(tpot, several.sum(axis=-1)),
+        tpot_request_mean_s=share(each.tpot.sum(axis=-1), (after > 0).sum(axis=-1)),
         tpot_token_weighted_s=share(decoding.sum(axis=-1), after.sum(axis=-1)),
-        ttft_mean_s=(run.first - run.issued).mean(axis=-1),
-        e2el_mean_s=(run.last - run.issued).mean(axis=-1),
+        ttft_mean_s=each.ttft.mean(axis=-1),
+        e2el_mean_s=each.e2el.mean(axis=-1),
         tps=outputs.sum(axis=-1) / run.end,
         tps_steady=share(run.full_tokens, run.full_time),
         acceptance_rate=share(run.num_accepted, run.num_drafted),
@@ -52,6 +52,50 @@ def measure(served: Served, workload: Workload) -> Metrics:
         mean_concurrency=concurrency,
         little=run.last.shape[-1] / run.end * latency / concurrency,
     )
+
+
+class Latencies(NamedTuple):
+    """Each request's latencies in seconds, [..., N]: what an objective may bound."""
+
+    ttft: Value  # from when the client sent it to its first token
+    tpot: Value  # (last - first) / (tokens - 1); 0 for a single token
+    e2el: Value  # from when the client sent it to its last token
+
+
+def latencies(served: Served, workload: Workload) -> Latencies:
+    """Return the latencies of each request of a run or of a batch of runs."""
+    issued, first, last = (
+        np.asarray(one, np.float64) for one in (served.issued, served.first, served.last)
+    )
+    after = np.broadcast_to(np.asarray(workload.outputs, float), last.shape) - 1
+    decoding = np.where(after > 0, (last - first) / np.maximum(after, 1), 0.0)
+    return Latencies(first - issued, decoding, last - issued)
+
+
+def latency_quantiles(served: Served, workload: Workload, quantiles: Real) -> Latencies:
+    """Return the quantiles [Q, ...] over a run's requests of each latency, in seconds.
+
+    Raises ValueError for a quantile outside [0, 1].
+    """
+    require_probs(quantiles=quantiles)
+    each = latencies(served, workload)
+    return Latencies(*(np.quantile(one, quantiles, axis=-1) for one in each))
+
+
+def slo_goodput(served: Served, workload: Workload, slo: Mapping[str, Scalar]) -> Value:
+    """Return the requests per second that meet every objective, as ``vllm bench serve`` counts.
+
+    Zhong et al. 2024 (arXiv 2401.09670). ``slo``: the most seconds of "ttft", "tpot" or "e2el".
+
+    Raises ValueError for another objective or a negative one.
+    """
+    unknown = slo.keys() - set(Latencies._fields)
+    if unknown:
+        raise ValueError(f"slo names {sorted(unknown)}; valid: {', '.join(Latencies._fields)}")
+    require_costs(**slo)
+    each = latencies(served, workload)._asdict()
+    good = np.all([each[name] <= most for name, most in slo.items()], axis=0)
+    return (np.broadcast_to(good, each["e2el"].shape).sum(axis=-1) / np.asarray(served.end))[()]
 
 
 def share(part: Real, whole: Real) -> Value:

@@ -1,5 +1,41 @@
 """The mathematics of speculative decoding: pure functions, float64, arrays broadcast.
 
+Which function answers which question:
+
+How many tokens does a round give?
+    tokens_per_step, accepted_per_step, step_length_pmf, step_length_var, tokens_adaptive,
+    tokens_from_positions, marginal_to_conditional, steps_to_emit; over unlike texts mixture_tokens,
+    beta_mixture_tokens, markov_tokens, jensen_gap; by other rules token_verification_tokens,
+    block_verification_tokens
+What is alpha?
+    from distributions acceptance_prob, residual, tv, coupled_bound, greedy_draft_alpha,
+    alpha_vs_temperature; from a log alpha_from_ratio, alpha_from_length, draft_acceptance_ratio,
+    tokens_from_ratio; how well it is known acceptance_ci, acceptance_ci_clustered, Interval
+How much faster, and with which K?
+    speedup, optimal_k, optimal_k_real, breakeven_alpha, guaranteed_speedup, oracle_speedup,
+    ops_factor, staged_draft_cost
+Is a published number right?
+    check_claim, Claim
+Which tree, how many drafts?
+    tree_tokens, tree_optimal, tree_from_probs, tree_hardware_optimal, cartesian_tree_tokens, Tree,
+    SizedTree, Choice, multi_draft_acceptance, optimal_transport_acceptance
+What happens in a batch, with a long context, on my hardware?
+    speedup_vs_batch, decode_time_roofline, critical_batch, long_context_speedup, devices_needed,
+    kv_bytes_per_token, model_cost, ModelCost, Hardware, HARDWARE, H200, ASCEND_910B, QWEN3_32B,
+    QWEN3_0_6B; of experts moe_active_experts, moe_tokens_per_expert, moe_full_activation_tokens,
+    target_efficiency
+On many devices?
+    split_pass_time, split_round_time, num_all_reduces, all_reduce_bytes, all_reduce_time, Link,
+    Shape, NETWORK, NVLINK, QWEN3_0_6B_SHAPE, QWEN3_32B_SHAPE
+In a server under load?
+    goodput, optimal_k_goodput, num_speculative_tokens_per_batch_size, effective_batch,
+    latency_vs_rps, saturation_rps, mg1_ps, mg1_fcfs, little_ratio, e2e_speedup,
+    draft_memory_impact, MemoryImpact; from a benchmark's table serving_multiplier,
+    fit_serving_model, lodo_error, ServingModel, LodoError; quantiles of latency and what meets
+    an objective: ``specjax.simulate``
+Are two texts of one distribution, and how many would show it?
+    distribution_test, GoodnessOfFit, samples_for_tv, samples_for_chi2, null_expected_tv
+
 Leviathan's letters: p is the target's distribution, q the draft's, alpha the chance that a draft
 token is accepted, K how many are drafted, c the cost of a draft step in plain target
 steps. "Per step" is per round: K draft steps and one verification. "Tokens" count the target's own
@@ -122,6 +158,7 @@ from specjax.theory.walltime import (
     optimal_k_real,
     oracle_speedup,
     speedup,
+    staged_draft_cost,
 )
 
 __all__ = [
@@ -208,6 +245,7 @@ __all__ = [
     "speedup_vs_batch",
     "split_pass_time",
     "split_round_time",
+    "staged_draft_cost",
     "step_length_pmf",
     "step_length_var",
     "steps_to_emit",

@@ -24,13 +24,14 @@ RULES = ("speculative", "match", "lenient", "one-hot", "coupled")
 def acceptance_prob(p: Real, q: Real, rule: str = "speculative", lenience: Scalar = 1.0) -> Value:
     """Return alpha, the chance that a token drafted from q is accepted under p.
 
-    - "speculative": sum min(p, q) = 1 - TV (Leviathan et al. 2023, Thm 3.5). Exact.
+    - "speculative": sum min(p, q) = 1 - TV (Leviathan et al. 2023, arXiv 2211.17192, Thm 3.5).
+      Exact.
     - "match": sum p q, accepted if an independent sample of p is the same token. Exact too, but
       never above max q.
     - "lenient": sum min(p / l, q) with ``lenience`` l in (0, 1] (idem, A.5). Lossy for l < 1.
     - "one-hot": p[argmax q], a draft that proposes its most likely token. Exact.
     - "coupled": sum_x 1 / sum_y max(p_y / p_x, q_y / q_x), both choose with the same Gumbel noise
-      (Daliri, Musco & Suresh 2025). Lossless.
+      (Daliri, Musco & Suresh 2025, arXiv 2408.07978). Lossless.
 
     Differentiable (one-hot: in p). Raises ValueError for rows that are no distributions, an unknown
     rule or a lenience outside (0, 1].
@@ -68,8 +69,8 @@ def coupled_mass(xp: ModuleType, p: Value, q: Value) -> Value:
 def tv(p: Real, q: Real) -> Value:
     """Return the total variation distance sum |p - q| / 2 [...], 1 - alpha of rejection sampling.
 
-    Leviathan et al. 2023, Def. 3.2 and Cor. 3.6. Raises ValueError for rows that are no
-    distributions.
+    Leviathan et al. 2023 (arXiv 2211.17192), Def. 3.2 and Cor. 3.6. Raises ValueError for rows that
+    are no distributions.
 
     >>> round(float(tv([0.6, 0.4], [0.2, 0.8])), 3)
     0.4
@@ -82,8 +83,8 @@ def tv(p: Real, q: Real) -> Value:
 def residual(p: Real, q: Real) -> Value:
     """Return norm(max(p - q, 0)) [..., V], which recovered tokens are drawn from.
 
-    Leviathan et al. 2023, sec. 2.3. Where p = q nothing is rejected, and p stands for it.
-    Raises ValueError for rows that are no distributions.
+    Leviathan et al. 2023 (arXiv 2211.17192), sec. 2.3. Where p = q nothing is rejected, and p
+    stands for it. Raises ValueError for rows that are no distributions.
 
     >>> residual([0.6, 0.4], [0.2, 0.8]).tolist()
     [1.0, 0.0]
@@ -98,8 +99,9 @@ def residual(p: Real, q: Real) -> Value:
 def greedy_draft_alpha(p: Real, q: Real) -> Value:
     """Return ``p[argmax q]``, the acceptance of a draft that proposes its most likely token.
 
-    A one-hot q makes sum min(p, q) of Leviathan et al. 2023, Thm 3.5, this; it beats sampling
-    from q where p[argmax q] > sum min(p, q). Raises ValueError for rows that are no distributions.
+    A one-hot q makes sum min(p, q) of Leviathan et al. 2023 (arXiv 2211.17192), Thm 3.5, this; it
+    beats sampling from q where p[argmax q] > sum min(p, q). Raises ValueError for rows that are no
+    distributions.
 
     >>> float(greedy_draft_alpha([0.6, 0.4], [0.2, 0.8]))
     0.4
@@ -110,8 +112,8 @@ def greedy_draft_alpha(p: Real, q: Real) -> Value:
 def coupled_bound(p: Real, q: Real) -> Value:
     """Return (1 - TV) / (1 + TV) [...], below which a coupled draft's acceptance never falls.
 
-    Daliri, Musco & Suresh 2025, "Coupling without communication and drafter-invariant
-    speculative decoding". Raises ValueError for rows that are no distributions.
+    Daliri, Musco & Suresh 2025 (arXiv 2408.07978), "Coupling without communication and
+    drafter-invariant speculative decoding". Raises ValueError for rows that are no distributions.
 
     >>> round(float(coupled_bound([0.6, 0.4], [0.2, 0.8])), 3)
     0.429
@@ -131,8 +133,8 @@ def alpha_vs_temperature(
     """Return alpha(T) = sum min(p_T, q_T) [T, ...], both warped by temperature and truncation.
 
     ``lp``, ``lq`` [..., V] are logits of target and draft, ``temperatures`` [T]; T = 0 is one-hot.
-    Leviathan et al. 2023, sec. 2.2: warp both and compare. ``truncate="target"`` leaves top-k and
-    top-p off the draft, as some engines do. Differentiable in logits and T > 0.
+    Leviathan et al. 2023 (arXiv 2211.17192), sec. 2.2: warp both and compare. ``truncate="target"``
+    leaves top-k and top-p off the draft, as some engines do. Differentiable in logits and T > 0.
     Raises ValueError for a negative temperature, top_p outside (0, 1], top_k < 1 or another
     ``truncate``.
     """

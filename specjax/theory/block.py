@@ -13,6 +13,7 @@ from specjax.theory.arrays import Real, Value, require_distributions
 def block_verification_tokens(p_tree: Sequence[Real], q_tree: Sequence[Real]) -> Value:
     """Return the expected tokens per step (bonus included) of block verification, by enumeration.
 
+    Sun et al. 2024 (arXiv 2403.10444), Algorithm 2; the enumeration is ours.
     ``p_tree[i]``, ``q_tree[i]`` [V, ..., V] (i + 1 axes) are the distributions of token i + 1 given
     the i before it, i < K. Along a draft, r_i = min(r_{i-1} p / q, 1) with r_0 = 1; S_i = sum
     max(r_i p - q, 0) over the next token; h_i = S_i / (S_i + 1 - r_i), h_K = r_K. The longest
@@ -38,8 +39,8 @@ def block_verification_tokens(p_tree: Sequence[Real], q_tree: Sequence[Real]) ->
 def token_verification_tokens(p_tree: Sequence[Real], q_tree: Sequence[Real]) -> Value:
     """Return the expected tokens per step (bonus included) of token-wise rejection sampling.
 
-    1 + sum over drafts and i of prod_{j<=i} min(p, q); Leviathan et al. 2023. Arguments, cost
-    and errors are ``block_verification_tokens``'s.
+    1 + sum over drafts and i of prod_{j<=i} min(p, q); Leviathan et al. 2023 (arXiv 2211.17192).
+    Arguments, cost and errors are ``block_verification_tokens``'s.
     """
     p_tree, q_tree = check(p_tree, q_tree)
     tokens, accepted = 1.0, np.ones(())

@@ -136,6 +136,8 @@ def check_claim(
 ) -> Claim:
     """Return which formula gives a claimed number at (alpha, K, c), and its mistake.
 
+    The right formulas are those of Leviathan et al. 2023 (arXiv 2211.17192), Eq. 1, Thm 3.8, Cor.
+    3.9, Thm 3.11 and sec. 3.5.
     A formula produces the number if it rounds to it: ``tolerance`` defaults to half a unit of the
     last digit that ``claimed`` shows, and at most 2.5% of it (2.1 and 2: 0.05). Right formulas win
     over wrong ones, and the nearest among the right; the wrong ones are in order of likelihood.

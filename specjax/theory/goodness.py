@@ -169,6 +169,7 @@ def samples_for_tv(k: Scalar, eps: Scalar, delta: Scalar) -> int:
 def null_expected_tv(p: Real, n: Scalar) -> Value:
     """Return the expected total variation distance of n draws of p [..., V] from p itself.
 
+    By the normal approximation of the multinomial (de Moivre 1733): E|Z| = sqrt(2 / pi).
     E|X - np| of a binomial is 2 m (1 - p) P(X = m), m = floor(np) + 1 (De Moivre 1730): exact.
     About sum sqrt(p (1 - p) / (2 pi n)). A measured TV says nothing until compared with it.
     Raises ValueError for rows that are no distributions or n < 1.

@@ -1,9 +1,9 @@
 """Tokens per step when each draft token is accepted with probability alpha.
 
-Leviathan, Kalman & Matias 2023, "Fast Inference from Transformers via Speculative Decoding".
-K tokens are drafted, a prefix of them is accepted, and the target adds one of its own: the
-length of a step is geometric, capped at K + 1. "Tokens" counts the target's own token,
-"accepted" does not. Unit of all lengths: tokens per step of one request.
+Leviathan, Kalman & Matias 2023 (arXiv 2211.17192), "Fast Inference from Transformers via
+Speculative Decoding". K tokens are drafted, a prefix of them is accepted, and the target adds one
+of its own: the length of a step is geometric, capped at K + 1. "Tokens" counts the target's own
+token, "accepted" does not. Unit of all lengths: tokens per step of one request.
 """
 
 from collections.abc import Callable
@@ -28,8 +28,8 @@ from specjax.theory.arrays import (
 def tokens_per_step(alpha: Real, K: Real) -> Value:
     """Return G = sum_{i=0..K} alpha^i = (1 - alpha^(K+1)) / (1 - alpha), the tokens per step.
 
-    Leviathan et al. 2023, Eq. 1. Also called tau, block efficiency, and vLLM's mean
-    acceptance length. K >= 0, real values allowed; shapes broadcast; differentiable in both.
+    Leviathan et al. 2023 (arXiv 2211.17192), Eq. 1. Also called tau, block efficiency, and vLLM's
+    mean acceptance length. K >= 0, real values allowed; shapes broadcast; differentiable in both.
     Raises ValueError for alpha outside [0, 1] or K < 0.
 
     >>> round(float(tokens_per_step(alpha=0.8, K=4)), 4)
@@ -44,8 +44,8 @@ def tokens_per_step(alpha: Real, K: Real) -> Value:
 def accepted_per_step(alpha: Real, K: Real) -> Value:
     """Return the expected accepted draft tokens per step, sum_{i=1..K} alpha^i = G - 1.
 
-    Leviathan et al. 2023, Eq. 1, less one. Tends to alpha / (1 - alpha) as K grows, which is
-    too large by the factor 1 / (1 - alpha^K). Raises as ``tokens_per_step`` does.
+    Leviathan et al. 2023 (arXiv 2211.17192), Eq. 1, less one. Tends to alpha / (1 - alpha) as K
+    grows, which is too large by the factor 1 / (1 - alpha^K). Raises as ``tokens_per_step`` does.
     """
     require_probs(alpha=alpha)
     require("K", K, 0)
@@ -77,8 +77,8 @@ def phi(xp: ModuleType, x: Value) -> Value:
 def step_length_pmf(alpha: Real, K: Scalar) -> Value:
     """Return P(length = 1 .. K + 1) of a step [..., K + 1]: alpha^(l-1) (1 - alpha), capped.
 
-    Leviathan et al. 2023, sec. 3.1: the last entry is alpha^K. Its mean is ``tokens_per_step``.
-    Raises ValueError for alpha outside [0, 1] or K < 0.
+    Leviathan et al. 2023 (arXiv 2211.17192), sec. 3.1: the last entry is alpha^K. Its mean is
+    ``tokens_per_step``. Raises ValueError for alpha outside [0, 1] or K < 0.
 
     >>> step_length_pmf(alpha=0.5, K=2).tolist()
     [0.5, 0.25, 0.25]
@@ -94,7 +94,8 @@ def step_length_pmf(alpha: Real, K: Scalar) -> Value:
 def step_length_var(alpha: Real, K: Real) -> Value:
     """Return the variance of a step's length [tokens^2]: sum_{i=0..K} (2i + 1) alpha^i - G^2.
 
-    From P(length > i) = alpha^i (Leviathan et al. 2023, sec. 3.1). K must be concrete integers.
+    From P(length > i) = alpha^i (Leviathan et al. 2023, arXiv 2211.17192, sec. 3.1). K must be
+    concrete integers.
     """
     tokens = tokens_per_step(alpha, K)
     xp, alpha, K = arrays(alpha, K)
@@ -106,6 +107,7 @@ def step_length_var(alpha: Real, K: Real) -> Value:
 def draft_acceptance_ratio(alpha: Real, K: Real) -> Value:
     """Return (G - 1) / K, accepted per drafted token: vLLM's ``acceptance_rate``, not alpha.
 
+    From Leviathan et al. 2023 (arXiv 2211.17192), Eq. 1; the name is that of vLLM's metric.
     The two differ because tokens after the first rejection count as drafted. Ratio in [0, 1].
     Raises ValueError for alpha outside [0, 1] or K < 1 (nothing drafted has no ratio).
     """
@@ -118,6 +120,7 @@ def draft_acceptance_ratio(alpha: Real, K: Real) -> Value:
 def alpha_from_ratio(r: Real, K: Real) -> Value:
     """Return the alpha at which draft_acceptance_ratio(alpha, K) = r. NumPy only: no gradient.
 
+    The inverse of Eq. 1 of Leviathan et al. 2023 (arXiv 2211.17192), divided by K.
     Raises ValueError for r outside [0, 1] or K < 1, TypeError under a JAX transformation.
     """
     require_numpy(r=r, K=K)
@@ -130,6 +133,7 @@ def alpha_from_ratio(r: Real, K: Real) -> Value:
 def alpha_from_length(L: Real, K: Real) -> Value:
     """Return the alpha at which tokens_per_step(alpha, K) = L, a mean acceptance length.
 
+    The inverse of Eq. 1 of Leviathan et al. 2023 (arXiv 2211.17192).
     L counts the bonus token: 1 <= L <= K + 1. NumPy only: no gradient. Raises ValueError
     otherwise, or for K < 1, TypeError under a JAX transformation.
 
@@ -168,6 +172,7 @@ def increasing_root(rising: Callable[[Value], Value], goal: Value, bits: int = 6
 def tokens_from_ratio(mean_drafted: Real, ratio: Real) -> Value:
     """Return 1 + d r, the tokens per step from d drafted tokens with acceptance rate r.
 
+    By counting; it holds for any text and any dependence between positions.
     An identity of counters, whatever the drafter does; with an adaptive draft length d is far
     below the configured K. d in tokens per step, the result too.
     Raises ValueError for d < 0 or r outside [0, 1].
@@ -181,6 +186,7 @@ def tokens_from_ratio(mean_drafted: Real, ratio: Real) -> Value:
 def tokens_adaptive(len_pmf: Real, alpha: Real) -> Value:
     """Return sum_L P(L) G(alpha, L), the tokens per step when the draft length L is random.
 
+    The mean of Eq. 1 of Leviathan et al. 2023 (arXiv 2211.17192) over L.
     ``len_pmf`` [..., K + 1] holds P(L = 0 .. K), independent of acceptance; ``alpha`` [...].
     Raises ValueError if a row does not sum to 1 or alpha leaves [0, 1].
     """
@@ -195,6 +201,8 @@ def tokens_adaptive(len_pmf: Real, alpha: Real) -> Value:
 def steps_to_emit(n: Real, alpha: Real, K: Real) -> Value:
     """Return s(n), the expected steps to emit n tokens, the last step's overshoot discarded.
 
+    The renewal equation (Feller 1968, XIII.4) of the lengths of Leviathan et al. 2023 (arXiv
+    2211.17192), Eq. 1.
     Renewal recursion s(m) = 1 + sum_l P(length = l) s(m - l), s(m <= 0) = 0, which is a linear
     filter of ones. More than n / G, since the last step is cut. Shapes broadcast; NumPy only.
     Raises ValueError for alpha outside [0, 1], or n or K < 0.
@@ -215,6 +223,7 @@ def tokens_from_positions(
 ) -> Value:
     """Return the tokens per step: 1 + sum of the marginals, or of cumprod of the conditionals.
 
+    By linearity of expectation; no independence is needed.
     ``marginal`` [..., K]: share of drafts that accepted more than i tokens, which is vLLM's
     per-position rate; ``conditional`` [..., K]: chance at i given that all before were accepted.
     Give exactly one of the two. Raises ValueError otherwise, or outside [0, 1].
@@ -233,6 +242,7 @@ def tokens_from_positions(
 def marginal_to_conditional(marginal: Real) -> Value:
     """Return c_i = m_i / m_{i-1}, m_{-1} = 1 [..., K]; 0 where nothing reached position i.
 
+    By the definition of conditional probability.
     Raises ValueError outside [0, 1], or where a marginal exceeds the one before it.
 
     >>> marginal_to_conditional([0.8, 0.4]).tolist()

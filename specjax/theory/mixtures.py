@@ -23,6 +23,7 @@ from specjax.theory.lengths import tokens_per_step
 def mixture_tokens(alphas: Real, w: Real, K: Real, weight: str = "steps") -> Value:
     """Return the mean tokens per step over kinds of text with ``alphas`` and shares w [..., M].
 
+    The mean of Eq. 1 of Leviathan et al. 2023 (arXiv 2211.17192).
     ``weight="steps"``: w are shares of steps, the mean of G is arithmetic. ``"tokens"``: w are
     shares of tokens (as when requests are weighted by length), and it is harmonic.
     Raises ValueError if w does not sum to 1, alpha leaves [0, 1], or for another ``weight``.
@@ -40,6 +41,8 @@ def mixture_tokens(alphas: Real, w: Real, K: Real, weight: str = "steps") -> Val
 def jensen_gap(alphas: Real, w: Real, K: Real) -> Value:
     """Return the mean of G(alpha) minus G of the mean alpha, in tokens per step; never negative.
 
+    By Jensen's inequality (1906), since Eq. 1 of Leviathan et al. 2023 (arXiv 2211.17192) is convex
+    in alpha.
     Jensen's inequality: G is convex in alpha. ``alphas``, ``w`` [..., M], w shares of steps.
     Raises as ``mixture_tokens`` does.
     """
@@ -51,6 +54,8 @@ def jensen_gap(alphas: Real, w: Real, K: Real) -> Value:
 def beta_mixture_tokens(a: Real, b: Real, K: Scalar) -> Value:
     """Return the tokens per step for alpha ~ Beta(a, b): sum_{k=0..K} B(a + k, b) / B(a, b).
 
+    The mean of Eq. 1 of Leviathan et al. 2023 (arXiv 2211.17192) over a Beta distribution, term by
+    term.
     One alpha per step, shared by its positions: E[alpha^k] is the ratio of beta functions.
     Its conditional acceptance rises with position, as measured profiles often do. NumPy only.
     Raises ValueError for a or b not positive, or K < 0.
@@ -65,6 +70,8 @@ def beta_mixture_tokens(a: Real, b: Real, K: Scalar) -> Value:
 def markov_tokens(pi: Real, T: Real, alphas: Real, K: Scalar) -> Value:
     """Return the tokens per step, 1 + sum_{j=1..K} pi (D T)^(j-1) D 1 with D = diag(alphas).
 
+    Eq. 1 of Leviathan et al. 2023 (arXiv 2211.17192) where alpha depends on the state of a Markov
+    chain; ours.
     ``pi`` [..., S] is the distribution of the state a step starts in, ``alphas`` [..., S] the
     chance that the next draft token is accepted in each state, ``T`` [..., S, S] the distribution
     of the next state given that it was. For a first-order chain T = min(p, q) / alpha. Equal alphas

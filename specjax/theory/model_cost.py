@@ -20,6 +20,7 @@ def model_cost(
 ) -> ModelCost:
     """Return the cost of the model that a config.json describes.
 
+    The counts are those of the configs' own architectures, named at the top of this file.
     Args:
         config: the object in the file; of a multimodal model its ``text_config`` counts.
         name: for sentences; by default ``model_type``.

@@ -1,6 +1,7 @@
 """Mixtures of experts: the number of experts that a pass reads, and the cost of verification.
 
-MoESD (Huang et al. 2025). Each token is routed to k of E experts, independently and evenly.
+MoESD (Huang et al. 2025, arXiv 2505.19645). Each token is routed to k of E experts, independently
+and evenly.
 """
 
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from specjax.theory.arrays import Real, Value, arrays, require, require_costs
 def moe_active_experts(E: Real, k: Real, T: Real) -> Value:
     """Return E (1 - (1 - k/E)^T), the expected number of experts read by a pass over T tokens.
 
+    Huang et al. 2025 (arXiv 2505.19645).
     MoESD; independent, even routing. Raises ValueError unless 0 <= k <= E, E >= 1, T >= 0.
 
     >>> round(float(moe_active_experts(E=128, k=8, T=4)), 1)
@@ -23,6 +25,7 @@ def moe_active_experts(E: Real, k: Real, T: Real) -> Value:
 def moe_tokens_per_expert(E: Real, k: Real, T: Real) -> Value:
     """Return T k / active, the tokens per expert that is read: a pass's arithmetic intensity.
 
+    Huang et al. 2025 (arXiv 2505.19645).
     Tends to 1 for T = 1 and to T k / E for many tokens. Raises ValueError as
     ``moe_active_experts`` does, and for T k = 0.
     """
@@ -36,6 +39,7 @@ def moe_tokens_per_expert(E: Real, k: Real, T: Real) -> Value:
 def moe_full_activation_tokens(E: Real, k: Real, share: Real = 0.95) -> Value:
     """Return ln(1 - share) / ln(1 - k/E), the tokens whose pass reads that share of the experts.
 
+    Huang et al. 2025 (arXiv 2505.19645).
     MoESD: from there on a verified block costs hardly more than one token. 1 if k = E.
     Raises ValueError unless 0 < k <= E and 0 <= share < 1.
     """
@@ -50,6 +54,7 @@ def moe_full_activation_tokens(E: Real, k: Real, share: Real = 0.95) -> Value:
 def target_efficiency(B: Real, K: Real, time: Callable[[Value, Value], Value]) -> Value:
     """Return T(B, 1) / T(B, K + 1), the target efficiency: 1 if verifying a block costs nothing.
 
+    Huang et al. 2025 (arXiv 2505.19645).
     MoESD. ``time(B, m)`` gives the seconds of a pass over B rows of m tokens. 1 is a
     free block. Raises ValueError for negative arguments.
     """

@@ -19,11 +19,11 @@ def multi_draft_acceptance(p: Real, q: Real, k: Scalar, replacement: bool = True
     """Return the chance that one of k drafted siblings is accepted, trying one after the other.
 
     Recursive rejection: accept x with chance min(1, p(x) / q(x)), else p <- norm(max(p - q, 0)).
-    With replacement (SpecInfer, Miao et al. 2024) all are drawn from q; without (MCSD, Yang et
-    al. 2024) q loses the rejected token and is renormalised. Exact: the recursion enumerates
-    rejected tokens, V^(k-1) of them without replacement. k = 1 is sum min(p, q).
-    NumPy only: no gradient. Raises ValueError for rows that are no distributions, k < 1, or more
-    tuples than can be enumerated, TypeError under a JAX transformation.
+    With replacement (SpecInfer, Miao et al. 2024, arXiv 2305.09781) all are drawn from q; without
+    (MCSD, Yang et al. 2024, arXiv 2401.06706) q loses the rejected token and is renormalised.
+    Exact: the recursion enumerates rejected tokens, V^(k-1) of them without replacement. k = 1 is
+    sum min(p, q). NumPy only: no gradient. Raises ValueError for rows that are no distributions, k < 1, or more tuples
+    than can be enumerated, TypeError under a JAX transformation.
     """
     require_numpy(p=p, q=q, k=k)
     p, q, k = check(p, q, k)
@@ -66,9 +66,9 @@ def left_over(p: Value, q: Value) -> Value:
 def optimal_transport_acceptance(p: Real, q: Real, k: Scalar, replacement: bool = True) -> Value:
     """Return the greatest chance, over all exact rules, that the token emitted was drafted.
 
-    SpecTr (Sun et al. 2023): transport from the distribution of the set of k drafts to p, so that
-    as much mass as possible lands on a drafted token; a linear program over (set, token in it). No
-    exact rule accepts more. Raises as ``multi_draft_acceptance`` does.
+    SpecTr (Sun et al. 2023, arXiv 2310.15141): transport from the distribution of the set of k
+    drafts to p, so that as much mass as possible lands on a drafted token; a linear program over
+    (set, token in it). No exact rule accepts more. Raises as ``multi_draft_acceptance`` does.
     """
     p, q, k = check(p, q, k)
     sets = draft_sets(q, k, replacement)

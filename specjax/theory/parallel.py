@@ -37,13 +37,19 @@ QWEN3_0_6B_SHAPE = Shape(28, 1024, 16, 8)
 
 
 def num_all_reduces(shape: Shape, num_devices: int) -> int:
-    """Return the sums over all devices in one pass: two per layer, one for the embeddings."""
+    """Return the sums over all devices in one pass: two per layer, one for the embeddings.
+
+    Shoeybi et al. 2019 (arXiv 1909.08053), sec. 3; without its sums for gradients.
+    """
     require("num_devices", num_devices, 1)
     return 0 if num_devices == 1 else 2 * shape.num_layers + 1
 
 
 def all_reduce_bytes(B: Real, m: Real, shape: Shape) -> Value:
-    """Return the bytes that one of these sums adds up, of B rows of m tokens."""
+    """Return the bytes that one of these sums adds up, of B rows of m tokens.
+
+    Shoeybi et al. 2019 (arXiv 1909.08053), sec. 3.
+    """
     require_costs(B=B, m=m)
     _, B, m = arrays(B, m)
     return (B * m * shape.hidden_size * shape.bytes_per_value)[()]
@@ -52,6 +58,7 @@ def all_reduce_bytes(B: Real, m: Real, shape: Shape) -> Value:
 def all_reduce_time(num_bytes: Real, num_devices: Real, link: Link) -> Value:
     """Return 2 ceil(log2 n) latencies + 2 (n - 1) / n bytes / bandwidth.
 
+    Thakur, Rabenseifner & Gropp 2005, sec. 4.5 (Rabenseifner's algorithm).
     Raises ValueError for fewer than one device, or negative bytes.
 
     >>> print(f"{float(all_reduce_time(10240, 8, NVLINK)) * 1e6:.1f} us")
@@ -71,6 +78,7 @@ def split_pass_time(
 ) -> Value:  # fmt: skip
     """Return the seconds of a pass over B rows of m tokens by devices that share the model.
 
+    The roofline of Williams et al. 2009 for a share of the model, and the sums.
     Weights and operations are divided by the devices, keys and values by at most the key heads, of
     which further devices have copies. Nothing overlaps with the sums. Raises ValueError if the
     devices do not divide the query heads: no head is on two of them.
@@ -95,6 +103,7 @@ def split_round_time(
 ) -> Value:  # fmt: skip
     """Return the seconds of a round: K draft passes, one pass that verifies K + 1 tokens.
 
+    Leviathan et al. 2023 (arXiv 2211.17192), Thm 3.8, with these times as its costs.
     ``draft`` None: a free draft, such as n-grams. ``draft_devices`` 1: each device drafts all by
     itself and the same (specjax's heads); more: they share the draft model as well. Raises as
     ``split_pass_time`` does.

@@ -55,7 +55,7 @@ SUFFIX_BENCHMARK = (
 
 
 class LeviathanTable1(NamedTuple):
-    """Leviathan et al. 2023, Table 1: c = c^ = 0."""
+    """Leviathan et al. 2023 (arXiv 2211.17192), Table 1: c = c^ = 0."""
 
     alpha: float
     K: int
@@ -74,7 +74,8 @@ LEVIATHAN_TABLE_1 = (
 
 
 class LeviathanTable4(NamedTuple):
-    """Leviathan et al. 2023, Table 4: T5-XXL with smaller T5 drafts; expected against measured."""
+    """Leviathan et al. 2023 (arXiv 2211.17192), Table 4: T5-XXL with smaller T5 drafts; expected
+    against measured."""
 
     task: str
     draft: str

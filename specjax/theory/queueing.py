@@ -19,6 +19,7 @@ class MemoryImpact(NamedTuple):
 def little_ratio(concurrency: Real, rate: Real, latency: Real) -> Value:
     """Return rate x latency / concurrency: 1 in any closed account of a stable system.
 
+    Little 1961.
     Little's law L = lambda W. Far from 1: the three numbers are not of the same run, or the
     concurrency was not kept up. Raises ValueError for negative arguments or concurrency 0.
     """
@@ -31,6 +32,7 @@ def little_ratio(concurrency: Real, rate: Real, latency: Real) -> Value:
 def effective_batch(rps: Real, n: Real, tpot: Real) -> Value:
     """Return rps x n x tpot, the requests decoding at a time when each emits n tokens.
 
+    Little 1961.
     Little's law for the decoding phase. Raises ValueError for negative arguments.
     """
     require_costs(rps=rps, n=n, tpot=tpot)
@@ -41,6 +43,7 @@ def effective_batch(rps: Real, n: Real, tpot: Real) -> Value:
 def latency_vs_rps(rps: Real, n: Real, tokens: Real, s0: Real, s1: Real) -> Value:
     """Return the mean seconds a request of n tokens decodes in, at ``rps`` requests/s.
 
+    Little 1961, with a time per token that grows linearly with the batch.
     A step of B requests takes s0 + s1 B seconds and brings each ``tokens`` tokens, so
     W = m (s0 + s1 B), m = n / tokens, with B = rps W by Little's law: W = m s0 / (1 - rps m s1).
     Mean-field: no queue, B at its mean. Infinite at and past ``saturation_rps``.
@@ -57,6 +60,7 @@ def latency_vs_rps(rps: Real, n: Real, tokens: Real, s0: Real, s1: Real) -> Valu
 def saturation_rps(n: Real, tokens: Real, s1: Real) -> Value:
     """Return tokens / (n s1), the largest request rate that any batch size can serve.
 
+    The limit of ``latency_vs_rps`` (Little 1961).
     The limit of B / W as B grows, see ``latency_vs_rps``; infinite where s1 = 0.
     Raises ValueError for n not positive, tokens < 1 or s1 < 0.
     """
@@ -70,6 +74,7 @@ def saturation_rps(n: Real, tokens: Real, s1: Real) -> Value:
 def mg1_ps(rps: Real, service: Real) -> Value:
     """Return S / (1 - rho), the mean latency of an M/G/1 queue that shares its processor.
 
+    Kleinrock 1976, sec. 4.4.
     rho = rps x S. Insensitive to the distribution of service times: only the mean S enters. A
     server whose step time is proportional to its batch is one. Infinite for rho >= 1.
     Raises ValueError for negative arguments.
@@ -83,6 +88,7 @@ def mg1_ps(rps: Real, service: Real) -> Value:
 def mg1_fcfs(rps: Real, service: Real, second_moment: Real) -> Value:
     """Return S + rps E[S^2] / (2 (1 - rho)), the mean latency of an M/G/1 first-come queue.
 
+    Pollaczek 1930 and Khinchin 1932.
     Pollaczek-Khinchine: one request at a time, so long ones delay the others. Infinite for
     rho = rps x S >= 1. Raises ValueError for negative arguments or E[S^2] < S^2.
     """
@@ -97,6 +103,7 @@ def mg1_fcfs(rps: Real, service: Real, second_moment: Real) -> Value:
 def e2e_speedup(ttft: Real, n: Real, tpot0: Real, tpot1: Real) -> Value:
     """Return (ttft + (n - 1) tpot0) / (ttft + (n - 1) tpot1): prefill is not sped up.
 
+    Amdahl 1967, with the prefill as the part that stays.
     Amdahl's law for a request of n tokens; ``tpot0`` plain, ``tpot1`` speculative [s/token].
     Tends to tpot0 / tpot1 for long answers. Raises ValueError for negative times, n < 1 or a
     request that takes no time.
@@ -114,6 +121,7 @@ def draft_memory_impact(
 ) -> MemoryImpact:
     """Return how many tokens of context fit, and what a draft's weights and cache take of them.
 
+    By counting bytes.
     plain = (memory - weights) / kv, spec = (memory - weights - draft_weights) / (kv + draft_kv);
     bytes, and bytes per token of context. Where memory binds, the largest batch falls by the
     ratio, which is part of the price of speculation.

@@ -70,6 +70,14 @@ HARDWARE = {
     "MI300X": Hardware("AMD MI300X", 5.3e12, 1307e12, DATA_SHEET, 192e9),
     "TPU-v5e": Hardware("TPU v5e", 819e9, 197e12, GOOGLE, 16e9),
     "TPU-v6e": Hardware("TPU v6e", 1638e9, 918e12, GOOGLE, 32e9),
+    "TPU-v7": Hardware("TPU7x (Ironwood)", 7380e9, 2307e12, GOOGLE, 192 * 2**30),
+    "M4-Max": Hardware(
+        "Apple M4 Max, 40 GPU cores",
+        546e9,
+        34e12,
+        "assumed: apple.com for the bandwidth, gpuhunter.io for fp16; real runs reach less",
+        128e9,
+    ),
     "910B": ASCEND_910B,
     "910C": Hardware(
         "Ascend 910C", 3.2e12, 780e12, "assumed: press figures, dense bf16, two dies", 128e9
@@ -82,6 +90,7 @@ def kv_bytes_per_token(
 ) -> Value:
     """Return 2 L H d b: bytes of keys and values that one token of context takes.
 
+    By counting bytes.
     Raises ValueError for a negative size.
     """
     named = {"num_layers": num_layers, "num_kv_heads": num_kv_heads}
@@ -143,9 +152,9 @@ def speedup_vs_batch(
 ) -> Value:
     """Return G T(B, 1) / (K T_draft(B, 1) + T(B, K + 1)), the speedup of a batch on a roofline.
 
-    Leviathan et al. 2023, Thm 3.8, with the costs of ``decode_time_roofline``. ``draft`` None: a
-    free draft; ``draft_ctx``: what the draft attends to, if not ``ctx``. Falls with B once
-    B (K + 1) tokens are bound by compute. Raises ValueError as both do.
+    Leviathan et al. 2023 (arXiv 2211.17192), Thm 3.8, with the costs of ``decode_time_roofline``.
+    ``draft`` None: a free draft; ``draft_ctx``: what the draft attends to, if not ``ctx``. Falls
+    with B once B (K + 1) tokens are bound by compute. Raises ValueError as both do.
     """
     tokens = tokens_per_step(alpha, K)
     _, B, K, ctx, tokens = arrays(B, K, ctx, tokens)
@@ -162,6 +171,7 @@ def speedup_vs_batch(
 def critical_batch(m: Real, ctx: Real, model: ModelCost, hw: Hardware) -> Value:
     """Return the batch size from which a pass over m tokens per row is bound by compute.
 
+    The ridge of the roofline (Williams et al. 2009), solved for the batch.
     B* = (weights / BW) / (2 N m / F - ctx kv / BW), with attention's operations in 2 N; infinite
     where reading a row's context takes longer than computing on it, so that a larger batch never
     gets there (MagicDec's regime). Raises ValueError for negative arguments or routed experts,
@@ -182,9 +192,9 @@ def long_context_speedup(
 ) -> Value:
     """Return the speedup of self-speculation with a sparse cache of ``budget`` tokens.
 
-    MagicDec (Sadhukhan et al. 2024): the draft is the target, but reads ``budget`` instead of
-    ``ctx`` tokens of context. Grows with B and ctx, unlike short-context speculation.
-    Raises ValueError for negative arguments.
+    MagicDec (Sadhukhan et al. 2024, arXiv 2408.11049): the draft is the target, but reads
+    ``budget`` instead of ``ctx`` tokens of context. Grows with B and ctx, unlike short-context
+    speculation. Raises ValueError for negative arguments.
     """
     require_costs(budget=budget)
     xp = library_of(ctx, budget)
@@ -195,6 +205,7 @@ def long_context_speedup(
 def devices_needed(B: Real, ctx: Real, model: ModelCost, hw: Hardware) -> Value:
     """Return how many devices hold the weights and the caches of B rows of ``ctx`` tokens.
 
+    By counting bytes.
     N devices read and compute N times as fast (without the cost of communication), so ratios of
     times on a roofline are those of one. Broadcasts. Raises ValueError for negative arguments.
 

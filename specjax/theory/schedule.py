@@ -1,7 +1,7 @@
 """The best K by batch size: goodput of a step whose cost grows with the tokens it verifies.
 
-TurboSpec (Liu et al. 2024; SmartSpec in its first version). A step of B requests takes
-t0 + t1 B (K + 1) + td K seconds: fixed, per verified token, per level of drafting.
+TurboSpec (Liu et al. 2024, arXiv 2406.14066; SmartSpec in its first version). A step of B requests
+takes t0 + t1 B (K + 1) + td K seconds: fixed, per verified token, per level of drafting.
 """
 
 import numpy as np
@@ -13,6 +13,7 @@ from specjax.theory.lengths import tokens_per_step
 def goodput(B: Real, alpha: Real, K: Real, t0: Real, t1: Real, td: Real) -> Value:
     """Return B G / (t0 + t1 B (K + 1) + td K), tokens per second of a batch of B requests.
 
+    Liu et al. 2024 (arXiv 2406.14066), with a linear cost.
     TurboSpec. Times in seconds; broadcasts; differentiable. Raises ValueError for
     alpha outside [0, 1], K < 0, B < 0 or a negative time.
     """
@@ -27,6 +28,7 @@ def optimal_k_goodput(
 ) -> Value:
     """Return the K in 0 .. k_max of the greatest goodput for each batch size, the least if tied.
 
+    Liu et al. 2024 (arXiv 2406.14066).
     Raises ValueError as ``goodput`` does.
     """
     require("k_max", k_max, 0)
@@ -46,6 +48,7 @@ def num_speculative_tokens_per_batch_size(
 ) -> list[list[int]]:
     """Return K by batch size as [[first, last, K], ...], for vLLM's option of the same name.
 
+    The best K of Liu et al. 2024 (arXiv 2406.14066), batch by batch.
     ``json.dumps`` of the result goes into ``--speculative-config``. The ranges cover
     1 .. ``max_batch``; K changes only where that gains more than ``hysteresis`` of the goodput,
     so that a batch at the border of two ranges does not flap and the ranges are few. K falls

@@ -38,6 +38,7 @@ class LodoError(NamedTuple):
 def serving_multiplier(a: Real, c: Real, d: Real, beta: Real, h: Real = 0.0) -> Value:
     """Return (1 + d a) / (1 + h + beta (c - 1)), the speedup over plain decoding at equal load.
 
+    Leviathan et al. 2023 (arXiv 2211.17192), Thm 3.8, as two measured constants; ours.
     ``a`` accepted per drafted token, ``c`` concurrent requests, ``d`` drafted tokens per step:
     a step brings 1 + d a tokens and costs a share more that grows with the batch, since drafted
     tokens of other requests are verified along. Broadcasts; differentiable.
@@ -66,6 +67,7 @@ def fit_serving_model(
 ) -> ServingModel:
     """Return the named constants fitted to the rows by linear least squares; the others are 0.
 
+    Legendre 1805 (least squares).
     g (1 + h + beta (c - 1)) = 1 + d a is linear in d, beta and h; divided by the measured gain g,
     the residuals are relative errors. One solution, no start values.
     Raises ValueError for fewer rows than constants, another metric or constant.
@@ -120,6 +122,7 @@ def lodo_error(
 ) -> LodoError:
     """Return the errors of predicting each dataset's rows from a fit to the other datasets.
 
+    Stone 1974 (cross-validation).
     A held-out dataset contributes its acceptance ratio and its plain measurements only.
     ``given_alone`` gives its row at concurrency 1 too, in the place of d; then the rows at higher
     concurrency are predicted and judged, and only beta is fitted.

@@ -47,11 +47,11 @@ class Choice(NamedTuple):
 def tree_tokens(parents: Real, node_prob: Real) -> Value:
     """Return the tokens per step of a tree: the sum of ``node_prob`` products along node paths.
 
-    Sequoia (Chen et al. 2024); OPT-Tree (Wang et al. 2025). ``parents`` [N];
-    ``node_prob`` [..., N] is the chance that a node is the accepted one of its siblings, given
-    that its parent was accepted (``node_prob[0]`` is ignored: the root is there). A chain of
-    alphas gives ``tokens_per_step``. Differentiable: a node's chance times the derivative by it
-    is what its whole subtree brings, so the gradient says where a tree should grow or be cut.
+    Sequoia (Chen et al. 2024, arXiv 2402.12374); OPT-Tree (Wang et al. 2025, arXiv 2406.17276).
+    ``parents`` [N]; ``node_prob`` [..., N] is the chance that a node is the accepted one of its
+    siblings, given that its parent was accepted (``node_prob[0]`` is ignored: the root is there). A
+    chain of alphas gives ``tokens_per_step``. Differentiable: a node's chance times the derivative
+    by it is what its whole subtree brings, so the gradient says where a tree should grow or be cut.
     Raises ValueError for probabilities outside [0, 1] or parents that are no tree.
     """
     require_probs(node_prob=node_prob)
@@ -69,12 +69,12 @@ def tree_tokens(parents: Real, node_prob: Real) -> Value:
 def tree_optimal(acc_vector: Real, n: Scalar, max_depth: Scalar | None = None) -> Tree:
     """Return the best tree of n nodes (root included) and at most ``max_depth`` levels.
 
-    Sequoia (Chen et al. 2024). ``acc_vector`` [k] holds the chance that the first,
-    second, ... child of a node is the accepted one; [L, k] those of the children at levels 1 .. L,
-    the last row for all deeper ones. Dynamic program: a tree of depth d is a root and a forest
-    whose i-th tree is worth acc_vector[i] times a tree of depth d - 1. Where ``acc_vector``
-    falls, adding the best node n - 1 times finds the same.
-    Raises ValueError for chances outside [0, 1] or summing above 1, n < 1 or max_depth < 0.
+    Sequoia (Chen et al. 2024, arXiv 2402.12374). ``acc_vector`` [k] holds the chance that the
+    first, second, ... child of a node is the accepted one; [L, k] those of the children at levels 1
+    .. L, the last row for all deeper ones. Dynamic program: a tree of depth d is a root and a
+    forest whose i-th tree is worth acc_vector[i] times a tree of depth d - 1. Where ``acc_vector``
+    falls, adding the best node n - 1 times finds the same. Raises ValueError for chances outside
+    [0, 1] or summing above 1, n < 1 or max_depth < 0.
     """
     acc = np.atleast_2d(np.asarray(acc_vector, np.float64))
     require_probs(acc_vector=acc)
@@ -137,10 +137,10 @@ def grow(parents: list[int], node: int, size: int, tables: list[Table]) -> None:
 def tree_from_probs(parents: Real, node_prob: Real, n: Scalar) -> Choice:
     """Return the n nodes of a candidate tree, root included, that are reached most often.
 
-    OPT-Tree (Wang et al. 2025): a node is never reached more often than its parent, so
-    taking the best node n - 1 times gives a tree, and no other n nodes bring more.
-    ``parents``, ``node_prob`` [N] as in ``tree_tokens``. Raises ValueError as it does, or
-    unless 1 <= n <= N.
+    OPT-Tree (Wang et al. 2025, arXiv 2406.17276): a node is never reached more often than its
+    parent, so taking the best node n - 1 times gives a tree, and no other n nodes bring more.
+    ``parents``, ``node_prob`` [N] as in ``tree_tokens``. Raises ValueError as it does, or unless 1
+    <= n <= N.
     """
     total = np.asarray(node_prob).shape[-1]
     require("n", n, 1, total)
@@ -166,10 +166,10 @@ def tree_from_probs(parents: Real, node_prob: Real, n: Scalar) -> Choice:
 def cartesian_tree_tokens(accuracies: Real, sizes: Real) -> Value:
     """Return the tokens per step of Medusa's Cartesian tree, 1 + sum_i prod_{j<=i} A_j(s_j).
 
-    Medusa (Cai et al. 2024): head j proposes its s_j best tokens under every node of
-    the level before. ``accuracies`` [H, S]: chance that head j's best 1, 2, .. S contain the
-    token (heads taken as independent); ``sizes`` [H] integers 1 .. S.
-    Raises ValueError for chances outside [0, 1] or sizes outside 1 .. S.
+    Medusa (Cai et al. 2024, arXiv 2401.10774): head j proposes its s_j best tokens under every
+    node of the level before. ``accuracies`` [H, S]: chance that head j's best 1, 2, .. S contain
+    the token (heads taken as independent); ``sizes`` [H] integers 1 .. S. Raises ValueError for
+    chances outside [0, 1] or sizes outside 1 .. S.
     """
     require_probs(accuracies=accuracies)
     xp = library_of(accuracies)
@@ -183,10 +183,10 @@ def tree_hardware_optimal(
 ) -> SizedTree:
     """Return the tree of n nodes and depth d with the greatest F(n, d) / (t(n) + d c).
 
-    Sequoia (Chen et al. 2024): F from ``tree_optimal``, ``t(n)`` the cost of verifying n
-    nodes and c of drafting a level, both in plain target steps (t(1) = 1). Plain decoding,
-    n = 1 and d = 0, is among the candidates. Raises ValueError as ``tree_optimal`` does, or for
-    negative costs.
+    Sequoia (Chen et al. 2024, arXiv 2402.12374): F from ``tree_optimal``, ``t(n)`` the cost of
+    verifying n nodes and c of drafting a level, both in plain target steps (t(1) = 1). Plain
+    decoding, n = 1 and d = 0, is among the candidates. Raises ValueError as ``tree_optimal`` does,
+    or for negative costs.
     """
     require_costs(c=c)
     require("max_nodes", max_nodes, 1)

@@ -1,8 +1,8 @@
 """Wall-clock speedup: tokens per step over the cost of a step, and the best K.
 
-Leviathan, Kalman & Matias 2023. All costs are in units of one plain target step (one token per
-row): c for a step of the draft, v for verifying the block of K + 1 tokens, h for the overhead.
-Speedups are ratios to plain decoding; 1 is no gain.
+Leviathan, Kalman & Matias 2023 (arXiv 2211.17192). All costs are in units of one plain target step
+(one token per row): c for a step of the draft, v for verifying the block of K + 1 tokens, h for the
+overhead. Speedups are ratios to plain decoding; 1 is no gain.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from specjax.theory.arrays import Real, Scalar, Value, arrays, require, require_costs, require_probs
-from specjax.theory.lengths import geometric_sum, increasing_root, tokens_per_step
+from specjax.theory.lengths import geometric_sum, increasing_root, steps_to_emit, tokens_per_step
 
 TIE = 1e-13  # speedups this near are equal: alpha = c gains nothing at any K
 
@@ -18,10 +18,10 @@ TIE = 1e-13  # speedups this near are equal: alpha = c gains nothing at any K
 def speedup(alpha: Real, K: Real, c: Real, v: Real = 1.0, overhead: Real = 0.0) -> Value:
     """Return G(alpha, K) / (K c + v + h), the expected wall-clock speedup [ratio].
 
-    Leviathan et al. 2023, Thm 3.8, where v = 1 and h = 0; v, the cost of the block relative to
-    one token, as in Sequoia (Chen et al. 2024) and MagicDec (Sadhukhan et al. 2024).
-    Shapes broadcast; differentiable. Raises ValueError for alpha outside [0, 1], K < 0, a
-    negative cost or a round that costs nothing.
+    Leviathan et al. 2023 (arXiv 2211.17192), Thm 3.8, where v = 1 and h = 0; v, the cost of the
+    block relative to one token, as in Sequoia (Chen et al. 2024, arXiv 2402.12374) and MagicDec
+    (Sadhukhan et al. 2024, arXiv 2408.11049). Shapes broadcast; differentiable. Raises ValueError
+    for alpha outside [0, 1], K < 0, a negative cost or a round that costs nothing.
 
     >>> round(float(speedup(alpha=0.8, K=4, c=0.1)), 3)
     2.401
@@ -37,7 +37,7 @@ def speedup(alpha: Real, K: Real, c: Real, v: Real = 1.0, overhead: Real = 0.0) 
 def guaranteed_speedup(alpha: Real, c: Real) -> Value:
     """Return (1 + alpha) / (1 + c) where alpha > c, else 1: a lower bound on the best speedup.
 
-    Leviathan et al. 2023, Cor. 3.9: some K improves if and only if alpha > c.
+    Leviathan et al. 2023 (arXiv 2211.17192), Cor. 3.9: some K improves if and only if alpha > c.
     Raises ValueError for alpha outside [0, 1] or c < 0.
 
     >>> round(float(guaranteed_speedup(alpha=0.8, c=0.1)), 3)
@@ -49,11 +49,41 @@ def guaranteed_speedup(alpha: Real, c: Real) -> Value:
     return xp.where(alpha > c, (1.0 + alpha) / (1.0 + c), 1.0)[()]
 
 
+def staged_draft_cost(
+    n: Real, alpha: Real, K: Real, c: Real, draft_c: Real, v: Real = 1.0
+) -> Value:
+    """Return the cost of a draft token where the draft model is itself drafted for.
+
+    Staged speculative decoding (Spector & Re 2023, arXiv 2308.04623; cascades: Chen et al. 2023,
+    arXiv 2312.11462): the draft model emits its n tokens in rounds of its own, of which it takes
+    ``steps_to_emit``, and a round costs K c + v of its steps. As the c of ``speedup`` it gives the
+    speedup of two levels. NumPy only.
+
+    Args:
+        n: tokens of the outer draft, its K.
+        alpha: chance that the draft model accepts a token of its own draft.
+        K: tokens drafted for the draft model in an inner round.
+        c: a step of the inner draft, in steps of the draft model.
+        draft_c: a step of the draft model, in plain target steps.
+        v: a pass of the draft model over K + 1 tokens, over one of 1.
+
+    Raises:
+        ValueError: alpha is outside [0, 1], n < 1, K < 0 or a cost is negative.
+
+    >>> round(float(staged_draft_cost(n=5, alpha=0.8, K=3, c=0.05, draft_c=0.2)), 4)
+    0.0935
+    """
+    require("n", n, 1)
+    require_costs(c=c, draft_c=draft_c, v=v)
+    rounds = steps_to_emit(n, alpha, K)
+    return (rounds * (np.asarray(K) * c + v) * draft_c / n)[()]
+
+
 def ops_factor(alpha: Real, K: Real, c_hat: Real) -> Value:
     """Return (1 - a)(K c^ + K + 1) / (1 - a^(K+1)): operations per token, over plain decoding's.
 
-    Leviathan et al. 2023, Thm 3.11; c^ is the draft's operations per token over the target's.
-    Raises ValueError for alpha outside [0, 1], K < 0 or c_hat < 0.
+    Leviathan et al. 2023 (arXiv 2211.17192), Thm 3.11; c^ is the draft's operations per token over
+    the target's. Raises ValueError for alpha outside [0, 1], K < 0 or c_hat < 0.
     """
     require_costs(c_hat=c_hat)
     tokens = tokens_per_step(alpha, K)
@@ -64,9 +94,9 @@ def ops_factor(alpha: Real, K: Real, c_hat: Real) -> Value:
 def oracle_speedup(alpha: Real, c: Real = 0.0) -> Value:
     """Return 1 / (1 - alpha + c alpha): the speedup if K were known beforehand at every step.
 
-    Leviathan et al. 2023, sec. 3.5, where drafting is free and it is 1 / (1 - alpha): an oracle
-    drafts exactly the a / (1 - a) tokens that will be accepted. Infinite at alpha = 1, c = 0.
-    Raises ValueError for alpha outside [0, 1] or c < 0.
+    Leviathan et al. 2023 (arXiv 2211.17192), sec. 3.5, where drafting is free and it is 1 / (1 -
+    alpha): an oracle drafts exactly the a / (1 - a) tokens that will be accepted. Infinite at alpha
+    = 1, c = 0. Raises ValueError for alpha outside [0, 1] or c < 0.
 
     >>> round(float(oracle_speedup(alpha=0.8)), 3)
     5.0
@@ -83,6 +113,7 @@ def optimal_k(
 ) -> Value:
     """Return the smallest K in 0 .. k_max with the greatest speedup G / (K c + v).
 
+    The greatest value of Leviathan et al. 2023 (arXiv 2211.17192), Thm 3.8.
     ``v`` is a number or a function of the integers K, the cost of verifying K + 1 tokens relative
     to one; K = 0 costs 1. With v = 1 it is the smallest K with a^(K+1) (1 + c K) <= c G(K): one
     more draft token must bring the speedup it costs. ``k_max`` where the best is larger. Integers
@@ -108,6 +139,7 @@ def optimal_k(
 def optimal_k_real(alpha: Real, c: Real) -> Value:
     """Return the real K that maximises G / (K c + 1), clipped at 0; the integer K* is beside it.
 
+    Thm 3.8 of Leviathan et al. 2023 (arXiv 2211.17192), differentiated; ours.
     With L = -ln alpha and A = L (1 - c) / c, the stationary point is K = (y - 1 - A) / L - 1
     where y = -W_{-1}(-e^{-(1+A)}), Lambert's lower branch. Found by Newton's method on
     y - ln y = 1 + A, since the exponential underflows for A > 700. Infinite for c = 0 < alpha,
@@ -131,6 +163,7 @@ def optimal_k_real(alpha: Real, c: Real) -> Value:
 def breakeven_alpha(K: Real, c: Real, v: Real = 1.0) -> Value:
     """Return the alpha above which speculation pays, where G(alpha, K) = K c + v.
 
+    Where Thm 3.8 of Leviathan et al. 2023 (arXiv 2211.17192) is 1.
     0 where it always pays, NaN where it never can (K c + v > K + 1). For K = 1, v = 1 it is c.
     NumPy only. Raises ValueError for K < 0 or a negative cost.
 

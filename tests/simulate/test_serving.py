@@ -13,10 +13,13 @@ from specjax.simulate import (
     by_schedule,
     closed_loop,
     fixed_k,
+    latencies,
+    latency_quantiles,
     measure,
     off_above,
     open_loop,
     serving,
+    slo_goodput,
 )
 
 SLOTS, DEPTH, SEEDS = 8, 3, 60  # few shapes, few compilations
@@ -230,3 +233,39 @@ def test_tpot_by_request_and_by_token_differ_when_requests_do():
 def test_impossible_servers_are_refused(call, said):
     with pytest.raises(ValueError, match=said):
         call()
+
+
+def test_quantiles_and_goodput_are_those_of_the_requests_themselves():
+    served, numbers = run(num_seeds=3)
+    each = latencies(served, MIXED)
+    np.testing.assert_array_equal(each.e2el, served.last - served.issued)
+    found = latency_quantiles(served, MIXED, (0.0, 0.5, 1.0))
+    np.testing.assert_array_equal(found.ttft[2], (served.first - served.issued).max(axis=-1))
+    assert (np.diff(found.tpot, axis=0) >= 0).all()
+    assert each.ttft.mean(axis=-1) == pytest.approx(numbers.ttft_mean_s)
+    slo = {"ttft": float(np.median(each.ttft)), "tpot": float(np.median(each.tpot))}
+    good = [
+        sum(f <= slo["ttft"] and t <= slo["tpot"] for f, t in zip(*rows, strict=True))
+        for rows in zip(each.ttft, each.tpot, strict=True)
+    ]
+    assert 0 < sum(good) < each.ttft.size
+    np.testing.assert_allclose(slo_goodput(served, MIXED, slo), np.array(good) / served.end)
+    np.testing.assert_allclose(slo_goodput(served, MIXED, {}), 24 / served.end)
+
+
+def test_with_a_constant_step_goodput_falls_at_the_quantile():
+    served, _ = run(LOOP(SLOTS), FREE, policy=off_above(0, DEPTH, SLOTS))
+    tpot = float(latency_quantiles(served, LOOP(SLOTS), 0.5).tpot)
+    assert tpot == pytest.approx(0.05 + 4e-4 * SLOTS, rel=0.02)
+    assert slo_goodput(served, LOOP(SLOTS), {"tpot": 0.9 * tpot}) == 0
+    assert slo_goodput(served, LOOP(SLOTS), {"tpot": 1.1 * tpot}) > 0
+
+
+def test_an_objective_that_nothing_measures_is_refused():
+    served, _ = run()
+    with pytest.raises(ValueError, match="itl.*valid: ttft, tpot, e2el"):
+        slo_goodput(served, MIXED, {"itl": 0.1})
+    with pytest.raises(ValueError, match="ttft must be at least 0"):
+        slo_goodput(served, MIXED, {"ttft": -1.0})
+    with pytest.raises(ValueError, match="quantiles"):
+        latency_quantiles(served, MIXED, 1.5)

@@ -142,3 +142,20 @@ def test_where_alpha_is_c_no_k_gains_and_long_drafts_are_found():
 def test_a_round_that_costs_nothing_is_refused():
     with pytest.raises(ValueError, match="the cost of a round, must be at least"):
         theory.speedup(0.8, 4, 0.0, 0.0)
+
+
+def test_two_levels_cost_what_simulated_inner_rounds_cost():
+    rng, n, alpha, depth, c, draft_c = np.random.default_rng(0), 6, 0.7, 3, 0.1, 0.2
+    rounds = np.zeros(20_000, int)
+    made = np.zeros_like(rounds)
+    while (running := made < n).any():
+        accepted = (rng.random((len(made), depth)) < alpha).cumprod(axis=1).sum(axis=1)
+        rounds += running
+        made += accepted + 1
+    cost = rounds * (depth * c + 1) * draft_c / n
+    found = theory.staged_draft_cost(n, alpha, depth, c, draft_c)
+    assert found == pytest.approx(cost.mean(), abs=4 * cost.std() / np.sqrt(len(cost)))
+    assert theory.staged_draft_cost(n, alpha, 0, c, draft_c) == pytest.approx(draft_c)
+    assert theory.staged_draft_cost(n, 1.0, n - 1, 0.0, draft_c) == pytest.approx(draft_c / n)
+    with pytest.raises(ValueError, match="n must be at least 1"):
+        theory.staged_draft_cost(0, alpha, depth, c, draft_c)
