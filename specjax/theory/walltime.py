@@ -71,7 +71,7 @@ def staged_draft_cost(
         ValueError: alpha is outside [0, 1], n < 1, K < 0 or a cost is negative.
 
     >>> round(float(staged_draft_cost(n=5, alpha=0.8, K=3, c=0.05, draft_c=0.2)), 4)
-    0.0935
+    0.1016
     """
     require("n", n, 1)
     require_costs(c=c, draft_c=draft_c, v=v)
