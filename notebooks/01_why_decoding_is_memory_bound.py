@@ -40,8 +40,6 @@
 # $$ B\,n = \frac{b F}{2\,\mathrm{BW}} \text{ tokens.} $$
 #
 # Left of the knee more tokens are free. That is the room in which speculative decoding lives.
-#
-# 中文摘要在文末。(A summary in Chinese is at the end.)
 
 # %%
 # %matplotlib inline
@@ -386,18 +384,3 @@ assert num_computed > num_tokens
 #   chapters 1 and 7
 # - Leviathan, Kalman & Matias 2023, *Fast Inference from Transformers via Speculative Decoding*
 #   ([arXiv 2211.17192](https://arxiv.org/abs/2211.17192))
-#
-# ## 中文摘要
-#
-# - **问题**: 算力近千 TFLOP/s 的芯片, 跑 32B 模型每秒只出约 73 个 token。时间花在哪里?
-#   为什么一次验证五个 token 几乎不多花时间?
-# - **屋顶线 (roofline)**: 一次前向的时间 = max(读权重和 KV 的时间, 计算的时间)。权重无论多少 token
-#   都只读一次, 计算量与 token 数成正比。单个 token 时算力利用率不到 0.5%。
-# - **拐点 (knee)**: $B n = bF / (2\,\mathrm{BW})$。H200 约 206 个 token, Ascend 910B 约 235 个
-#   (峰值参数是假设值)。拐点以左, 多验证的 token 免费: 这就是投机解码的空间。
-# - **批大小**: 同一批内各行共享这段空间。64 行时每行只剩约 3 个 token, 256 行时没有了。
-# - **长上下文**: KV 每行各读一份, 空间又变大; H200 上下文超过约 1264 时,
-#   普通解码不论批多大都受限于带宽。
-# - **本机实测**: 平坦段并不完全平: CPU 上读取与计算只能部分重叠,
-#   一个向量与多个向量运行的程序也不同。形状仍在, 数字要靠实测。
-# - **vLLM 实录**: 读权重的次数减少, 计算的 token 数增加; 这就是全部的交换。

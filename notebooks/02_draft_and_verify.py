@@ -34,8 +34,6 @@
 #
 # Two words, and they are not the same. **Lossless**: the same text for the same seed.
 # **Exact**: the same probability distribution, perhaps another sample of it.
-#
-# 中文摘要在文末。(A summary in Chinese is at the end.)
 
 # %%
 # %matplotlib inline
@@ -713,19 +711,3 @@ assert num_rounds < num_tokens / 2
 #   2302.01318](https://arxiv.org/abs/2302.01318))
 # - Daliri, Musco & Suresh 2025, *Coupling without Communication and Drafter-Invariant Speculative
 #   Decoding* ([arXiv 2408.07978](https://arxiv.org/abs/2408.07978))
-#
-# ## 中文摘要
-#
-# - **问题**: 大模型每次前向只产生一个 token。用便宜的草稿一次猜 $K$ 个, 能否一次验证多个,
-#   而输出一字不变?
-# - **做法**: 草稿给出 $K$ 个 token, 目标模型一次前向同时验证; 接受到第一个不一致为止,
-#   该位置由目标模型自己给出一个 token (recovered, 全部接受时为 bonus)。
-#   每轮产出 = 接受数 + 1。
-# - **同种子同文本 (lossless)**: 采样噪声由 (种子, 位置) 决定, 与轮次无关。
-#   因此任何草稿、任何温度下, 输出与普通解码逐 token 相同。
-# - **十五行 NumPy** 写出接受/拒绝, 用分数枚举证明, 再推广到批、按位置取噪声和树。
-# - **同分布 (exact)**: 拒绝采样以 $\min(1, p/q)$ 接受, 拒绝后从 $\max(p-q, 0)$ 重采。
-#   文本可能不同, 但分布与目标模型完全一致; 本文用分数精确枚举证明了小例子。
-# - **每轮 token 数**: 接受率恒为 $\alpha$ 时为 $(1-\alpha^{K+1})/(1-\alpha)$,
-#   上限 $1/(1-\alpha)$; $\alpha$ 低时增大 $K$ 几乎没有收益。
-# - 本页打印的每个数字都有断言; 真实 vLLM 0.32.0 的记录满足同样的计数规律, 文本一致。

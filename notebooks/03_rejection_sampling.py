@@ -39,8 +39,6 @@
 #
 # A proof on paper says nothing about a kernel in float32. So this notebook enumerates the
 # *code*: all drafts, all noise.
-#
-# 中文摘要在文末。(A summary in Chinese is at the end.)
 
 # %%
 # %matplotlib inline
@@ -360,18 +358,3 @@ assert stock < 1e-100
 #   2302.01318](https://arxiv.org/abs/2302.01318))
 # - Sun et al. 2024, *Block Verification Accelerates Speculative Decoding* ([arXiv
 #   2403.10444](https://arxiv.org/abs/2403.10444))
-#
-# ## 中文摘要
-#
-# - **问题**: 草稿 token 按错误分布 $q$ 采样, 看一眼正确分布 $p$ 后只能保留或替换,
-#   如何使输出恰好服从 $p$? 最多能保留多少?
-# - **规则与证明**: 以 $\min(1, p/q)$ 保留, 否则从 $\max(p-q, 0)$ 归一化后重采:
-#   $\min(p,q) + \max(p-q,0) = p$。保留率 $\alpha = \sum\min(p,q) = 1 - \mathrm{TV}(p,q)$,
-#   且没有规则能保留更多。
-# - **对代码做枚举, 而不是抽样**: `exact_distribution` 以所有草稿和全部噪声 ($2^{23}$ 个均匀数值)
-#   调用内核, 总变差小于 $10^{-6}$ (float32 舍入), 且不会产生概率为零的文本。
-# - **四种规则**: walk 无损但保留最少; rejection 精确; block 精确且每轮期望 token 数不少于
-#   rejection; typical 有损 (换了分布), 所以能越过最优传输上界。
-# - **三个谜题**: 从 $p$ 而不是残差重采; `<=` 误写 (每 $2^{23}$ 次出错一次, 抽样检验看不见);
-#   第一个草稿 token 未验证。
-# - **vLLM 实录**: 修复后的 vLLM 通过卡方检验; 原版 CPU 构建 (温度未作用于草稿位置) 被拒绝。

@@ -31,8 +31,6 @@
 #
 # $G$ counts **tokens per step** (a round of notebook 02), the target's own included; $G - 1$ are
 # **accepted**.
-#
-# 中文摘要在文末。(A summary in Chinese is at the end.)
 
 # %%
 # %matplotlib inline
@@ -347,18 +345,3 @@ assert steps * readings["G(r), the rate as alpha"] < emitted - K * len(outputs)
 # - Leviathan, Kalman & Matias 2023, *Fast Inference from Transformers via Speculative Decoding*
 #   ([arXiv 2211.17192](https://arxiv.org/abs/2211.17192))
 # - Chen et al. 2024, *Sequoia* ([arXiv 2402.12374](https://arxiv.org/abs/2402.12374))
-#
-# ## 中文摘要
-#
-# - **问题**: 某指南说: $\alpha = 0.8$, $K = 5$, 草稿一步的时间是目标的十分之一时,
-#   约接受 3.2 个 token, 加速 2.1 倍。对吗?
-# - **正确公式**: 每步 token 数 $G = (1 - \alpha^{K+1})/(1 - \alpha)$, 含目标模型自己的一个;
-#   加速比 $S = G/(Kc + v)$。此例: 接受 2.68928, 每步 3.68928, 加速 2.45952。
-# - **错在哪里**: 漏了目标模型自己的 token (偏小), 又把有限和换成极限 (偏大),
-#   两错相抵才看似接近。用它选 $K$ 就错了: 极限式永远推荐 $K = 1$, 线性式推荐越多越好。
-# - **盈亏线**: 验证 $K + 1$ 个 token 与 1 个同价 ($v = 1$) 时, 当且仅当 $\alpha > c$ 投机才有收益;
-#   负载大时 $v > 1$, 条件更严。最优 $K$ 此例为 6。
-# - **接受率不是 $\alpha$**: 接受率 $r$ = 接受数/草稿数。$1 + K r$ 才是每步 token 数;
-#   把 $r$ 当作 $\alpha$ 代入公式会偏小。
-# - **"K = 3-5 较好"**: 在 $(\alpha, c)$ 方格上, 约三分之一处优于普通解码, 11% 处真是最优。
-# - 用 vLLM 0.32.0 的真实记录核对: 只有 $1 + K r$ 与实际产出的 token 数一致。

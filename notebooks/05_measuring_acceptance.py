@@ -37,8 +37,6 @@
 # The last one is the maximum likelihood estimate. A token is *judged* if all before it were
 # accepted; $A + R$ tokens are judged. What follows a rejection was never judged, and what would
 # have followed a draft accepted to its end was never seen: it is *censored*.
-#
-# 中文摘要在文末。(A summary in Chinese is at the end.)
 
 # %%
 # %matplotlib inline
@@ -418,15 +416,3 @@ axes.get_figure()
 #   ([arXiv 2211.17192](https://arxiv.org/abs/2211.17192))
 # - Wilson 1927, [*Probable Inference, the Law of Succession, and Statistical
 #   Inference*](https://doi.org/10.1080/01621459.1927.10502953)
-#
-# ## 中文摘要
-#
-# - **问题**: 接受率 41%, 接受长度 2.2, $\alpha = 0.62$: 是三个数还是一个? 41% 与 44% 有差别吗?
-# - **五个定义**: 接受率 $A/D$; 平均接受长度 $1 + A/n$ (含 bonus); 逐位置边际率; 逐位置条件率;
-#   $\alpha$ 的极大似然估计 $A/(A+R)$, $R$ 为以拒绝结束的步数 (全部接受的步是删失的)。
-# - **条件率上升不代表草稿越往后越好**: 只是容易的请求才走得到后面 (混合)。
-#   用单一 $\alpha$ 外推更长的草稿会低估。
-# - **哪种平均**: 各请求 token 数相同时, 引擎计数给出调和平均; 对请求取算术平均会偏高。
-# - **置信区间**: 教科书的二项区间太窄 (此例 95% 的区间实际只覆盖三成多); 应以请求为单位。
-# - **vLLM 实录**: 与其计数器和逐请求指标完全一致; n-gram 没有草稿的步不计入,
-#   所以 "平均接受长度" 是每次草稿的, 不是每步的。

@@ -30,8 +30,6 @@
 # trie, so it also knows *how sure* it is: a path is drafted while $\prod n_{child}/n_{node}$ is
 # at least `min_token_prob`, for at most $m$ tokens, and of all match lengths the one whose sum of
 # products is greatest wins.
-#
-# 中文摘要在文末。(A summary in Chinese is at the end.)
 
 # %%
 # %matplotlib inline
@@ -440,18 +438,3 @@ assert seen["suffix"][2] / seen["suffix"][1] > seen["ngram"][2] / seen["ngram"][
 #
 # - Saxena 2023, [*Prompt Lookup Decoding*](https://github.com/apoorvumang/prompt-lookup-decoding)
 # - Oliaro et al. 2024, *SuffixDecoding* ([arXiv 2411.04975](https://arxiv.org/abs/2411.04975))
-#
-# ## 中文摘要
-#
-# - **问题**: 文本重复自己时, 不需要模型也能起草: 查找相同的词之前后面跟着什么。查哪一处? 何时划算?
-# - **频率胜过单处**: 只抄一处 (n-gram 取最早的一处) 的命中率是 $\sum p^2$, 取最常见的后继是
-#   $\max p \ge \sum p^2$; 三面骰子实验与公式一致。
-# - **后缀字典树**: 平铺数组, 每追加一个 token 每层只改一个节点, 耗时与语料大小无关;
-#   路径概率是 count(子)/count(父) 的连乘, 低于 `min_token_prob` 就停, 所以它知道何时该少起草。
-# - **匹配越长越可信**: 标准库源码上, 匹配长度与接受率的关系见第二幅图;
-#   后缀解码草稿更少, 接受率更高。
-# - **指南基准的小规模重做**: 模型, 文本, 长度都不同, 数字不可直接比较; 可比的是规律:
-#   收益由文本类型决定, 并随输出与提示的重叠上升。
-# - **评测陷阱**: 温度为 0 时重复同一批提示, 全局缓存会让接受率接近 1; 各次测量之间要清空。
-# - **隔离**: 提示只进入本请求自己的索引; 输出默认共享,
-#   `suffix_decoding_max_cached_requests=0` 使其也不共享。

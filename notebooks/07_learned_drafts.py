@@ -37,8 +37,6 @@
 # may follow; one that was not has one $q$ for all of them, and the best it can do is
 #
 # $$\alpha_2 = \max_q \; \mathbb{E}_x \sum_v \min(p(v \mid x), q(v)).$$
-#
-# 中文摘要在文末。(A summary in Chinese is at the end.)
 
 # %%
 # %matplotlib inline
@@ -564,17 +562,3 @@ assert min(positions["eagle3"]) > 0.5
 # - Li et al. 2025, *EAGLE-3* ([arXiv 2503.01840](https://arxiv.org/abs/2503.01840))
 # - Xiaomi 2025, *MiMo* ([arXiv 2505.07608](https://arxiv.org/abs/2505.07608))
 # - *DFlash* 2026 ([arXiv 2602.06036](https://arxiv.org/abs/2602.06036))
-#
-# ## 中文摘要
-#
-# - **问题**: 目标模型的隐藏状态 $h_n$ 所含的信息多于它输出的那一个 token。用它起草的六种头
-#   到第 3 个位置时还知道自己在说什么吗?
-# - **公式**: 第 $i$ 位的接受概率 $\alpha_i = 1 - TV(p, q)$。并行的头不知道前一个 token,
-#   只能用同一个 $q$ 应付所有情况: $\alpha_2 = \max_q E_x \sum_v \min(p(v|x), q(v))$;
-#   三个词的例子中最多 0.5, 而知道前一 token 的头可达 1。
-# - **七种草稿并排**: 同一批文本, 同一位置; 条件接受率带按文本聚类的区间。
-#   Medusa 与 DFlash 一次填满所有位置, 逐位下降最多。
-# - **头看哪里**: 可见的 (状态, token) 对每翻一倍, 接受率都上升; EAGLE-3 最依赖三层中最高的一层。
-# - **训练与数据**: 步数相同, 文本越多越好 (区间不重叠)。
-# - **代价**: 一次起草读取的权重数; 并行的头只需读一次 LM head。
-# - **易错点**: EAGLE 读的是 $(h_i, x_{i+1})$; 忘记移位时文本不变, 只有接受率下降。

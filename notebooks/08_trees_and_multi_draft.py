@@ -30,8 +30,6 @@
 # reached more often than its parent, the best tree of $n$ nodes is the $n$ nodes reached most
 # often (Sequoia, [Chen et al. 2024](https://arxiv.org/abs/2402.12374); OPT-Tree,
 # [Wang et al. 2025](https://arxiv.org/abs/2406.17276)).
-#
-# 中文摘要在文末。(A summary in Chinese is at the end.)
 
 # %%
 # %matplotlib inline
@@ -355,17 +353,3 @@ assert spent.parents.tolist() == [0, 0, 1, 2]  # no: four tokens are too few for
 # - Sun et al. 2023, *SpecTr* ([arXiv 2310.15141](https://arxiv.org/abs/2310.15141))
 # - Chen et al. 2024, *Sequoia* ([arXiv 2402.12374](https://arxiv.org/abs/2402.12374))
 # - Wang et al. 2025, *OPT-Tree* ([arXiv 2406.17276](https://arxiv.org/abs/2406.17276))
-#
-# ## 中文摘要
-#
-# - **问题**: 目标模型一次前向可验证 $n$ 个 token, 应该猜得深 (链) 还是猜得宽 (树)?
-# - **公式**: 每轮期望 token 数 = 所有节点的路径接受概率之积的总和; 链是每层一个节点的树.
-#   最优树就是到达概率最大的 $n$ 个节点 (Sequoia, OPT-Tree).
-# - **树即父节点数组加掩码**: 节点只看已提交文本和自己的祖先, RoPE 位置按深度;
-#   一次前向与逐条路径分别前向的 logits 一致.
-# - **多草稿**: 兄弟节点依次拒绝采样, 不放回优于放回, 上界由最优传输给出.
-# - **何时链更好**: 链的下一个 token 概率 $\alpha^m$ 高于根的第二候选 $b$ 时;
-#   草稿越不准, 树的收益越大.
-# - **动态树 (EAGLE-2)** 每轮按草稿模型自身的概率选形状, 在相同验证 token 数下优于固定树.
-# - **陷阱**: 采样的兄弟节点不能按抽到的 token 剪枝, 否则分布改变; 只能按名次的概率决定形状.
-# - **vLLM 0.32** 已移除草稿树; 用其链式记录核对公式得到的平均接受长度.

@@ -31,8 +31,6 @@
 # costs $t_0$, $t_1$ per verified token and $t_d$ per level of drafting:
 #
 # $$ \frac{B\,G(\alpha, K)}{t_0 + t_1 B (K + 1) + t_d K}. $$
-#
-# 中文摘要在文末。(A summary in Chinese is at the end.)
 
 # %%
 # %matplotlib inline
@@ -403,16 +401,3 @@ assert 1 + 3 * r > 1.1 * emitted / steps
 # - Liu et al. 2024, *TurboSpec* ([arXiv 2406.14066](https://arxiv.org/abs/2406.14066))
 # - Huang et al. 2025, *MoESD* ([arXiv 2505.19645](https://arxiv.org/abs/2505.19645))
 # - Sadhukhan et al. 2024, *MagicDec* ([arXiv 2408.11049](https://arxiv.org/abs/2408.11049))
-#
-# ## 中文摘要
-#
-# - **问题**: 空闲时快 2.5 倍, 负载高时反而变慢; MoE 却相反。为什么? $K$ 取多少, 何时关闭?
-# - **稠密模型**: $B(K+1)$ 个 token 在拐点以左时验证免费; 过了拐点, 加速比按 $1/B$ 下降,
-#   最终为 $G/(K+1) < 1$。$K$ 越大, 下降越早。
-# - **MoE**: 单请求时多验证几个 token 就要多读许多专家, 几乎没有收益;
-#   批大到所有专家都被唤醒后, 验证又变成免费。
-# - **长上下文**: KV 读取占主导时, 批再大也有空间; 用稀疏 KV 的自投机随批和上下文增大而更好。
-# - **动态 K**: 按 goodput 为每个批大小选 $K$, 导出 `num_speculative_tokens_per_batch_size`;
-#   仿真表明它在各种负载下都接近最优, 固定的 $K$ 都做不到。
-# - **重读指南的表格**: 接受率要配合实际草稿长度 $d \approx 1.5$ (不是 3): 每步 $1 + d a$ 个 token。
-#   两个常数即可预测未见过的数据集, 平均误差约 4%。TPOT 与 TPS 的提升不能互相推导。

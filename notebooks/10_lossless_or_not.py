@@ -33,8 +33,6 @@
 #   surely: it grows as $1/\mathrm{TV}^2$.
 # - **Several prompts are several chances of a false alarm.** Holm: the smallest of $k$ p-values is
 #   multiplied by $k$, the next by $k - 1$, and so on.
-#
-# 中文摘要在文末。(A summary in Chinese is at the end.)
 
 # %%
 # %matplotlib inline
@@ -340,18 +338,3 @@ assert found[0] > 3.9 * found[1] > 15 * found[2]
 #   ([arXiv 2211.17192](https://arxiv.org/abs/2211.17192))
 # - Chen et al. 2023, *Accelerating Large Language Model Decoding with Speculative Sampling* ([arXiv
 #   2302.01318](https://arxiv.org/abs/2302.01318))
-#
-# ## 中文摘要
-#
-# - **问题**: 一个开启投机解码的服务, 输出分布是否仍等于原模型?
-#   只能向它要文本, 需要多少, 能证明什么?
-# - **温度 0** 直接比较文本; **温度大于 0** 比较前几个 token 的联合分布。
-# - **测得的总变差永远不为 0**: 同一分布的两组样本, 期望 TV 由公式给出
-#   (此例 2000 次抽样时约百分之五), 不能当作 "投机解码改变了输出" 的证据。
-# - **样本量**: 卡方非中心参数 $\lambda \ge 2n\,\mathrm{TV}^2$, 样本量与 $1/\mathrm{TV}^2$ 成正比。
-# - **多个提示词**: 用 Holm 校正, 否则误报率累积。
-# - **抽样看不见的错误**: 每 $2^{23}$ 次才错一次的比较, 以及跨轮复用的噪声; 只有对代码枚举才能发现。
-# - **vLLM 实录**: 原版 CPU 构建被判为不同分布, 修复后通过; 而两者的贪心文本都完全正确,
-#   所以温度 0 的测试说明不了温度大于 0 的情形。
-# - **A/B 对比**: 十二个组在同一批提示词上轮流运行; 加速比按提示词成对自助抽样 (paired bootstrap),
-#   同一提示词的请求作为一簇; 先核对文本, 再谈快慢。

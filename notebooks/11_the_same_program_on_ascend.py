@@ -29,8 +29,6 @@
 # in float32 (rounding, nothing else), and all integers, so all tokens, are equal.
 #
 # Nothing in this notebook has been executed on an NPU. It says each time what was checked instead.
-#
-# 中文摘要在文末。(A summary in Chinese is at the end.)
 
 # %%
 # %matplotlib inline
@@ -245,16 +243,3 @@ assert errors["npu"] < 1.5 * errors["jax"]
 #
 # - Leviathan, Kalman & Matias 2023, *Fast Inference from Transformers via Speculative Decoding*
 #   ([arXiv 2211.17192](https://arxiv.org/abs/2211.17192))
-#
-# ## 中文摘要
-#
-# - **问题**: 一轮投机解码是一个 JAX 函数, 昇腾 NPU 运行 PyTorch。如何不写第二遍就得到同一个程序?
-# - **做法**: 逐条解释 jaxpr, 每个原语对应一条 torch 规则, 记录成 torch.fx 图;
-#   没有规则的原语按名字拒绝。
-# - **接缝**: RMSNorm, RoPE, SwiGLU, 注意力, KV 写入可换成昇腾融合算子;
-#   条件不满足时分解, 并在报告里写明原因。
-# - **随机数** 由 JAX 在主机上生成后传入, 因此两边用同样的数, 结果逐个 token 相等。
-# - **没有硬件时能查什么**: 真实 wheel 的算子 schema, Meta 内核,
-#   按文档独立编写的参考内核 (违反文档即报错)。
-#   `sparse_mode=3` 的右下三角正好是 K+1 个 token 的链式验证。
-# - **没有在 NPU 上执行过**; 在昇腾机器上运行同一条命令会补上证书中的硬件部分。

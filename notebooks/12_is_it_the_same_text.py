@@ -29,8 +29,6 @@
 # that is a
 # share $2 \varepsilon f(0)$ of all tokens. What it does to published scores: [Yuan et al.
 # 2025](https://arxiv.org/abs/2506.09501).
-#
-# 中文摘要在文末。(A summary in Chinese is at the end.)
 
 # %%
 # %matplotlib inline
@@ -248,17 +246,3 @@ assert 2.3 / epsilon > 10
 #   Inference](https://thinkingmachines.ai/blog/defeating-nondeterminism-in-llm-inference/)
 # - N. Higham, [*Accuracy and Stability of Numerical
 #   Algorithms*](https://doi.org/10.1137/1.9780898718027), 2nd ed., SIAM 2002
-#
-# ## 中文摘要
-#
-# - **问题**: 验证一次读 $K + 1$ 个 token, 普通解码一次读一个。数学上 logits 相同; 在计算机里相同吗?
-#   若不同, 文本多久会不同一次?
-# - **公式**: $n$ 个浮点数按某一顺序求和, 误差至多 $(n-1) u \sum |x_i|$, float32 的 $u = 2^{-24}$,
-#   bfloat16 的 $u = 2^{-9}$。两个最大 logit 之差小于 $2\varepsilon$ 时贪心 token 才可能翻转,
-#   比例约为
-#   $2 \varepsilon f(0)$。
-# - **实验**: 同一组数按一千种顺序相加得到许多不同的和; 矩阵乘法的顺序由形状决定, 一列与四列的结果
-#   可能逐位不同; 同一形状每次结果相同。
-# - **测量**: 24 个提示的 logit 差距分布; bfloat16 只在近似平局处改变 token。
-# - **批不变性**: 在 CPU 上 specjax 的求和顺序与同批内容、窗口、分块、草稿无关, 因此逐位相同。
-# - **三个谜题**: 一千段文本中有多少会不同; 采样是否更少遇到平局; 差距为 2.3 时应报告什么 (是缺陷)。

@@ -26,8 +26,6 @@
 # 2023](https://arxiv.org/abs/2211.17192), Eq. 1). A round that costs $x$ plain steps makes the
 # server $L / x$ times as fast. *The log has no $x$*: that needs a second log, without
 # speculation.
-#
-# 中文摘要在文末。(A summary in Chinese is at the end.)
 
 # %%
 # %matplotlib inline
@@ -207,15 +205,3 @@ assert x / length > 0.7
 # - Leviathan, Kalman & Matias 2023, *Fast Inference from Transformers via Speculative Decoding*
 #   ([arXiv 2211.17192](https://arxiv.org/abs/2211.17192))
 # - vLLM, [metrics](https://docs.vllm.ai/en/latest/design/metrics.html)
-#
-# ## 中文摘要
-#
-# - **问题**: 服务日志每十秒打印一次 "Mean acceptance length: 2.15"。投机解码真的更快吗?
-#   $K$ 该不该加大? 还缺哪些数字?
-# - **公式**: $L = 1 + \text{接受数}/\text{草稿次数}$, $r = \text{接受数}/\text{草稿 token 数}$,
-#   $L = 1 + K r$。一轮代价为 $x$ 个普通步时, 加速比为 $L / x$; 日志里没有 $x$。
-# - **做法**: 先把计数相加再相除, 不要对各行的比率取平均。`specjax explain --log` 给出同样的数,
-#   并说明哪些未知、为什么未知。
-# - **逐位接受率**: 打印的是边际率, 自然逐位下降; 除以前一位得到条件率, 条件率平才是同一个 alpha。
-# - **结论**: 日志只能说明一轮最多可以花多少 ($< L$ 个普通步); 要知道加速比, 必须有不开投机的对照。
-# - **三个谜题**: 38% 不是 alpha; 两个窗口相差几个标准误; 忘记了一轮的代价。

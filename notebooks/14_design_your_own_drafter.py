@@ -32,8 +32,6 @@
 # with $L$ tokens per round and a round that costs $x$ plain steps, the speedup is $L / x$. A
 # draft that is looked up
 # costs almost nothing, so $x$ is what verifying costs.
-#
-# 中文摘要在文末。(A summary in Chinese is at the end.)
 
 # %%
 # %matplotlib inline
@@ -263,17 +261,3 @@ assert speed["twice"] > speed["always"]
 # - Leviathan, Kalman & Matias 2023, *Fast Inference from Transformers via Speculative Decoding*
 #   ([arXiv 2211.17192](https://arxiv.org/abs/2211.17192))
 # - Saxena 2023, [prompt lookup decoding](https://github.com/apoorvumang/prompt-lookup-decoding)
-#
-# ## 中文摘要
-#
-# - **问题**: 代码会重复。只记住每个 token 上一次出现的位置, 这样的草稿器有多好? 在别人使用之前,
-#   你必须证明什么?
-# - **公式**: 只要草稿器如实说出每个 token 的抽取概率 $q$, 以 $\min(1, p/q)$ 接受、否则从
-#   $\max(p-q, 0)$ 抽取,
-#   分布就不变; 草稿器只会慢, 不会错。加速比为 $L / x$。
-# - **做法**: 三个函数 `init`、`propose`、`observe` 共三十行; `check_drafter` 一次检查全部定律;
-#   对概率说谎的草稿器
-#   在三个 token 的例子里就会被精确枚举发现。
-# - **比较**: 12 个提示上与 n-gram 逐个比较每轮 token 数, 给出置信区间; 时间要用 `specjax ab run`
-#   轮流测量。
-# - **三个谜题**: 为什么用 `.max`; 随机提议会不会改变文本; 为什么少提议有时更快。

@@ -37,6 +37,9 @@ GENERATED = {DOCS / path for path in reference.pages(ROOT)} | {
     DOCS / "notebooks" / f"{name}.md"
     for name in ["index", *(path.stem for path in (ROOT / "notebooks").glob("*.py"))]
 }
+GENERATED |= {
+    DOCS / "notebooks" / f"{path.stem}.zh.md" for path in (ROOT / "notebooks").glob("*.py")
+}
 GENERATED |= {DOCS / "explorer.html", DOCS / "notebooks" / "gallery.md"}
 GENERATED |= {DOCS / "slides" / f"{path.stem}.html" for path in (ROOT / "notebooks").glob("*.py")}
 BLOCK = re.compile(

@@ -7,6 +7,7 @@ from typing import Any
 
 import nbformat
 import slides
+import translations
 
 SOURCE = "specjax/specjax"
 INSTALL = f'%pip install -q "specjax[notebooks] @ git+https://github.com/{SOURCE}"'
@@ -27,10 +28,18 @@ def title(source: Path) -> str:
     return next(line[4:] for line in text.splitlines() if line.startswith("# # "))
 
 
+def chinese_title(source: Path) -> str:
+    """Return a notebook's title in Chinese."""
+    _, first = translations.read(translations.page(source))[0]
+    return first.partition("\n")[0].removeprefix("# ")
+
+
 def navigation(root: Path) -> list:
     """Return the notebooks' part of the navigation."""
     entries = [{title(one): f"notebooks/{one.stem}.md"} for one in sources(root)]
-    return ["notebooks/index.md", *entries, {"All figures": "notebooks/gallery.md"}]
+    chinese = [{chinese_title(one): f"notebooks/{one.stem}.zh.md"} for one in sources(root)]
+    gallery = {"All figures": "notebooks/gallery.md"}
+    return ["notebooks/index.md", *entries, gallery, {"中文": chinese}]
 
 
 def pages(root: Path, executed: Path) -> dict[str, str | bytes]:
@@ -45,10 +54,14 @@ def pages(root: Path, executed: Path) -> dict[str, str | bytes]:
     gallery = ["# All figures", "", GALLERY]
     for one in sources(root):
         notebook = nbformat.read(executed / f"{one.stem}.ipynb", as_version=4)
-        text, figures = convert(notebook, one.stem)
-        heading, _, rest = text.partition("\n")
-        found[f"notebooks/{one.stem}.md"] = f"{heading}\n\n{ways(one.stem)}\n{rest}"
-        found[f"notebooks/{one.stem}.ipynb"] = to_run(notebook)
+        _, figures = convert(notebook, one.stem)
+        for stem, words in (
+            (one.stem, notebook),
+            (f"{one.stem}.zh", translations.translate(notebook, one)),
+        ):
+            heading, _, rest = convert(words, one.stem)[0].partition("\n")
+            found[f"notebooks/{stem}.md"] = f"{heading}\n\n{ways(stem)}\n{rest}"
+            found[f"notebooks/{stem}.ipynb"] = to_run(words)
         found[f"slides/{one.stem}.html"] = slides.deck(notebook, title(one))
         found |= {f"notebooks/{name}": image for name, image in figures.items()}
         gallery += ["", f"## [{title(one)}]({one.stem}.md)"]
@@ -64,10 +77,12 @@ and Ito, which the colour-blind can tell apart; marks and dashes tell lines apar
 
 
 def ways(stem: str) -> str:
-    """Return the line of links under a notebook's title."""
+    """Return the line of links under a notebook's title; a Chinese one's stem ends in ``.zh``."""
+    english = stem.removesuffix(".zh")
+    other = f"[中文]({stem}.zh.md)" if stem == english else f"[English]({english}.md)"
     return (
-        f"[Slides](../slides/{stem}.html) · [Download]({stem}.ipynb) · "
-        f"[Colab]({COLAB}/{stem}.ipynb) · [Binder]({BINDER}/{stem}.ipynb)"
+        f"{other} · [Slides](../slides/{english}.html) · [Download]({stem}.ipynb) · "
+        f"[Colab]({COLAB}/{stem}.ipynb) · [Binder]({BINDER}/{english}.ipynb)"
     )
 
 
@@ -87,8 +102,8 @@ INTRODUCTION = """\
 Each asks a question, derives the formula, writes it in JAX, compares the two and draws it; three
 puzzles follow, whose solutions open at a click. What you see below each cell was computed when
 these pages were built. To run them yourself: `pip install 'specjax[notebooks]'`, then
-`jupyter lab notebooks` (open a file with *Open with, Notebook*), or open them in VS Code. Each ends
-with a summary in Chinese."""
+`jupyter lab notebooks` (open a file with *Open with, Notebook*), or open them in VS Code. Each has
+its text in Chinese too, under the same figures: *中文* below its title."""
 
 
 def convert(notebook: Any, stem: str) -> tuple[str, dict[str, bytes]]:

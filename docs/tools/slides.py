@@ -58,12 +58,11 @@ def sections(notebook: Any) -> list[tuple[str, str, list]]:
             found.append((f"Answer {number}", said.removeprefix(f"Answer {number}. "), []))
         else:
             found[-1][2].extend(cell.outputs)
-    return [one for one in found if one[0] not in ("中文摘要",)]
+    return found
 
 
 def slides_of(title: str, text: str, outputs: list) -> list[Slide]:
     """Return the slides of a section."""
-    text = re.sub(r"^中文摘要在文末.*$", "", text, flags=re.MULTILINE).strip()
     notes = draw(text)
     if "**You will**" in text:  # the first cell: goals, question, formula
         goals, _, rest = text.partition("**Question.**")
