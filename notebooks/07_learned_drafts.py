@@ -226,7 +226,7 @@ ax.get_figure()
 #
 # EAGLE, EAGLE-3 and MTP attend to pairs of the whole text; Medusa and the MLP speculator get one
 # hidden state, which has read it all. How much of the text do the first three look at? We let
-# each see only its last $w$ pairs, on windows of two modules that no head was trained on, which
+# each see only its last $w$ pairs, on windows of a module that no head was trained on, which
 # the target goes on with by itself. And EAGLE-3 reads three layers of the target: each in turn is
 # replaced by its mean.
 
@@ -424,8 +424,8 @@ assert long_trained[0][1] > curves[16][0][2]  # beyond both intervals
 ax.get_figure()
 
 # %% [markdown]
-# The bundled README tells the same of the MTP layer: 0.8 million tokens gave 3.70 tokens per round,
-# 6.6 million (and a smaller block) 4.27.
+# The bundled README tells the same of the MTP layer: with $K = 4$, 0.8 million tokens gave 3.70 tokens
+# per round, 6.6 million (and a smaller block) 4.27.
 #
 # ## What a draft costs
 #
@@ -456,7 +456,7 @@ reads = {
     "eagle": K * (count(own_weights["eagle"]) + lm_head),
     "eagle3": K * count(own_weights["eagle3"]),  # its LM head is its own, of 1,536 tokens
     "mtp": K * (count(own_weights["mtp"]) + lm_head),
-    "dflash": count(own_weights["dflash"]),
+    "dflash": count(own_weights["dflash"]) + lm_head,
 }
 figure = Figure(figsize=(7.2, 4.2), dpi=150, layout="constrained")
 ax = figure.add_subplot()
@@ -551,7 +551,7 @@ assert min(positions["eagle3"]) > 0.5
 # A head drafts from what the target knows already; what decides about places 2 and 3 is whether it
 # is told what it said at place 1, and whether training let it read its own imitations. It looks far
 # back by its own attention, and at the target's upper layers. More text makes it better where more
-# steps do not. Its cost is the weights it reads, and an LM head is most of them.
+# steps do not. Its cost is the weights it reads, of which an LM head is often the largest part.
 #
 # ## Further reading
 #

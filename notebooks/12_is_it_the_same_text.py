@@ -22,7 +22,7 @@
 # *text* differ?
 #
 # **Formula.** A sum of $n$ floating-point numbers, taken in some order, is off by at most
-# $(n - 1)\,u \sum_i |x_i|$ to first order, with $u = 2^{-24}$ in float32 and $2^{-9}$ in bfloat16
+# $(n - 1)\,u \sum_i |x_i|$ to first order, with $u = 2^{-24}$ in float32 and $2^{-8}$ in bfloat16
 # (Higham, *Accuracy and Stability of Numerical Algorithms*, ch. 4). Two orders may differ by twice
 # that. A greedy token can flip only where the gap $g$ between the two largest logits is less than
 # twice the largest difference $\varepsilon$ of a logit; if gaps have density $f(0)$ at zero,
@@ -41,7 +41,7 @@ from specjax import LLM, SamplingParams
 from specjax.bundled import prompts
 from specjax.viz.palette import BLUE, GRID, SMALL, VERMILION
 
-U32, U16 = 2.0**-24, 2.0**-9  # unit roundoff of float32 and bfloat16
+U32 = 2.0**-24  # unit roundoff of float32
 
 # %% [markdown]
 # ## A sum has as many values as orders

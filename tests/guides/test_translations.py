@@ -15,14 +15,17 @@ import notebook_pages  # noqa: E402 (of docs/tools)
 import translations  # noqa: E402
 
 WORD = re.compile(r"[A-Za-z]{2,}")
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 HAN = re.compile(r"[\u4e00-\u9fff]")
 
 
 def shape(text: str) -> dict[str, list[str]]:
     """Return what a translation keeps of a text."""
+    fences, text = FENCE.findall(text), FENCE.sub("", text)
     flat = re.sub(r"\s+", " ", text)
     formulas = re.findall(r"\$\$.+?\$\$|\$.+?\$", flat)
     return {
+        "fences": fences,
         "headings": re.findall(r"^#+(?= )", text, re.MULTILINE),
         "formulas": sorted(re.sub(r" ", "", one) for one in formulas),
         "links": sorted(re.findall(r"\]\(([^)\s]+)\)", text)),
