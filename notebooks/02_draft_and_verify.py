@@ -555,7 +555,7 @@ assert results["two_branches"][1] < results["chain"][1]
 # ## A real completion
 #
 # Now the trained pair that ships with specjax: a small model of Python source as the target, and a
-# smaller one as the draft, at temperature 0.6. First the distribution of this notebook again, on
+# smaller one as the draft, at temperature 0.6. First the claim of this notebook again, on
 # the real thing: the text is the same with and without the draft.
 
 # %%

@@ -166,7 +166,7 @@ assert np.isclose(mean, formula, atol=1e-6)
 #   (the draft cannot even change the text of a seed), but it keeps $\sum_x p(x) q(x)$ only.
 # - **rejection**: the rule above. Exact.
 # - **block** (Sun et al. 2024): decides over the whole chain at once, so that a token which looks
-#   bad may be saved by those after it. Exact, and never shorter than rejection.
+#   bad may be saved by those after it. Exact, and on average never shorter than rejection.
 # - **typical** (Medusa): keeps what the target finds likely enough. *Lossy*: another distribution.
 #
 # An upper bound comes from optimal transport: prefixes of $i$ tokens, drawn by draft and target,
@@ -224,8 +224,8 @@ upper.get_figure()
 
 # %% [markdown]
 # Above: what is refused (hatched, on q) and what is missing (hatched, on p) weigh the same, so what
-# is recovered makes the left bars exactly $p$. Below: what each rule brings, and what it costs.
-# Exact rules live in the green band, left of the dashed line.
+# is recovered makes the left bars (of the target) exactly $p$. Below: what each rule brings, and
+# what it costs. Exact rules live in the green band, left of the dashed line.
 #
 # ## Three puzzles
 #
@@ -339,9 +339,9 @@ assert stock < 1e-100
 
 # %% [markdown]
 # Repaired, vLLM's rejection sampling has the target's distribution. As installed, that CPU build
-# lets the temperature reach the bonus token but not the draft positions, which are divided by
-# uninitialised memory. Sampling found that because it is gross; the once-in-$2^{23}$ bug of puzzle
-# 2 only enumeration finds.
+# lets the temperature reach the bonus token but not the draft positions, whose logits are divided
+# by uninitialised memory. Sampling found that because it is gross; the once-in-$2^{23}$ bug of
+# puzzle 2 only enumeration finds.
 #
 # ## Summary
 #

@@ -88,7 +88,7 @@ assert round(1 - verdicts[1].value / float(speedup), 2) == 0.13
 
 # %% [markdown]
 # The guide writes the sum $\alpha + \dots + \alpha^K$, replaces it by its limit
-# $\alpha/(1-\alpha)$, which is 4, prints 3.2, and divides that by the right cost. The target's own
+# $\alpha/(1-\alpha)$, which is 4, prints 3.2, and divides 3.2 by the right cost. The target's own
 # token is in none of them. That is too small, the limit is too large, and the two nearly cancel:
 # 2.13 is only 13% off. Luck: for other numbers, and above all when you *choose* $K$, it is not.
 #
@@ -165,7 +165,8 @@ axes[0].get_figure()
 # - **The limit recommends $K = 1$, always**: its numerator does not know $K$, so a longer draft
 #   only costs.
 # - **The linear one recommends as many as you can**: a rejection ends nothing.
-# - **Without the bonus token** drafts that pay are sent away: all $\alpha$ from 0.33 to 0.62.
+# - **Without the bonus token** drafts that pay are sent away: here ($K = 5$, $c = 0.1$) all
+#   $\alpha$ from 0.33 to 0.62.
 #
 # ## The map
 #
@@ -213,8 +214,8 @@ assert [round(100 * share) for share in shares.values()] == [50, 36, 26, 11]
 assert ((best > 0) == (alphas > costs))[alphas != costs].all()
 
 # %% [markdown]
-# A third, generously. Drafts that cost next to nothing, such as n-grams, want a larger $K$ and
-# expensive ones a smaller. The number to know is your own $c$.
+# A third of the square, generously. Drafts that cost next to nothing, such as n-grams, want a
+# larger $K$ and expensive ones a smaller. The number to know is your own $c$.
 #
 # ## Where to put the work
 #

@@ -199,7 +199,7 @@ assert (round(one_alpha, 3), round(tau, 3)) == (0.698, 2.760)
 
 # %% [markdown]
 # How many tokens per step would the *same texts* take with drafts of twelve? In their 50 steps the
-# easy requests wrote three times as much as the hard ones, and weigh more accordingly. We let
+# easy requests wrote about three times as much as the hard ones, and weigh more accordingly. We let
 # every request write as many tokens as before, now at $K = 12$, and count its steps.
 
 # %%

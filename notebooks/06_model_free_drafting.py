@@ -134,7 +134,7 @@ axes.get_figure()
 # %% [markdown]
 # ## Frequency beats the first place
 #
-# A text of coin tosses with three sides, $p = (0.5, 0.3, 0.2)$, each announced by the same cue.
+# A text of tosses of a three-sided coin, $p = (0.5, 0.3, 0.2)$, each announced by the same cue.
 # We teach it to both drafters token by token and ask them after every cue. `replay` below is all
 # of model-free drafting in one loop: guess, look at the truth, append.
 
@@ -233,7 +233,7 @@ assert right.sum() / drafted.sum() > 1.5 * copied.sum() / looked.sum()
 assert drafted.sum() < looked.sum()  # it knows when to keep quiet
 
 # %% [markdown]
-# At equal match lengths both are about equally right on code: where four words match, there is
+# At equal match lengths both are about equally right on code: where four tokens match, there is
 # mostly one continuation, and frequency has nothing to choose. What differs is **restraint**:
 # n-gram always drafts $K$ tokens; suffix decoding drafts as many as it trusts. At batch 1 a wasted
 # token costs little; in a large batch it costs as much as a useful one (notebook 09), and that is
@@ -344,11 +344,12 @@ gains = [per_round for _, per_round, _ in counts.values()]
 assert max(gains) > 1.3 * min(gains)  # here, too, the text decides
 
 # %% [markdown]
-# The guide's six data sets accept 24% to 50% of what was drafted and write 1.3 to 1.8 times as
-# fast. Ours accept more, and for a bad reason: a small model soon repeats itself. *Distinct* is
-# the share of different pairs of neighbours in what it wrote; where it is low, we draft a loop, and
-# such texts count for nothing in our speed figures (`specjax.bench.prompts` wants a half). What
-# both tables agree on: **the kind of text decides**, by a factor that no change of $K$ would bring.
+# The guide's six data sets accept 24% to 50% of what was drafted and write, at concurrency 1,
+# 1.3 to 1.8 times as fast. Ours accept more, and for a bad reason: a small model soon repeats
+# itself. *Distinct* is the share of different pairs of neighbours in what it wrote; where it is
+# low, we draft a loop, and such texts count for nothing in our speed figures
+# (`specjax.bench.prompts` wants a half). What both tables agree on: **the kind of text decides**,
+# by a factor that no change of $K$ would bring.
 #
 # ## Overlap against gain
 #

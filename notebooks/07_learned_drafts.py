@@ -424,8 +424,8 @@ assert long_trained[0][1] > curves[16][0][2]  # beyond both intervals
 ax.get_figure()
 
 # %% [markdown]
-# The bundled README tells the same of the MTP layer: with $K = 4$, 0.8 million tokens gave 3.70 tokens
-# per round, 6.6 million (and a smaller block) 4.27.
+# The bundled README tells the same of the MTP layer: with $K = 4$, 0.8 million tokens gave 3.70
+# tokens per round, 6.6 million (and a smaller block) 4.27.
 #
 # ## What a draft costs
 #

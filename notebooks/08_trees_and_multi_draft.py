@@ -327,10 +327,10 @@ assert np.isclose(from_tree, length / steps)
 assert (np.diff(conditional) > 0).all()  # easy places stay easy: one alpha would be wrong
 
 # %% [markdown]
-# Mind the last assertion: the second token is accepted more often than the first, for the rounds
-# that get so far are in easy text. That favours deep nodes over what one $\alpha$ predicts, and is
-# why rates are measured by level here. With these rates, and second choices as we measured them:
-# would the same four tokens have been better spent?
+# Mind the last assertion: where it is reached, the second token is accepted more often than the
+# first, for the rounds that get so far are in easy text. That favours deep nodes over what one
+# $\alpha$ predicts, and is why rates are measured by level here. With these rates, and second
+# choices as we measured them: would the same four tokens have been better spent?
 
 # %%
 second = rates[0, 1] / (1 - rates[0, 0])  # how often it is right where the first is not

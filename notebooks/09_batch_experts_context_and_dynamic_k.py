@@ -16,7 +16,7 @@
 # **You will** predict what batch, experts and context do to a speedup, and export a schedule of
 # K. **Before this**: 01 and 04. **Time**: 35 minutes.
 #
-# **Question.** "2.5 times faster", said the paper, and it was, on a quiet server. Under load the
+# **Question.** "2.5 times as fast", said the paper, and it was, on a quiet server. Under load the
 # same setting is slower than plain decoding. On a mixture of experts it is the other way round: no
 # gain alone, a gain under load. Why? Which $K$, and when none?
 #
@@ -364,9 +364,9 @@ for row in SUFFIX_BENCHMARK:  # without drafts the books balance
 # ## Check it on vLLM
 #
 # An n-gram drafter, like a suffix decoder, drafts only what it finds. The repository keeps every
-# step of a real vLLM 0.32.0 with n-gram drafts, $K = 3$, a hundred prompts of 64 tokens. Counted
-# over *all* steps, also those without a draft, $1 + d\,r$ gives the tokens that came out, and
-# $1 + 3r$ does not. (`make oracle-record` asks vLLM again: it installs it beside this
+# step of a real vLLM 0.32.0 with n-gram drafts, $K = 3$, a hundred prompts, 64 tokens written for
+# each. Counted over *all* steps, also those without a draft, $1 + d\,r$ gives the tokens that came
+# out, and $1 + 3r$ does not. (`make oracle-record` asks vLLM again: it installs it beside this
 # environment, 3.5 GB.)
 
 # %%

@@ -22,8 +22,8 @@
 # **Formula.** At temperature 0: compare texts. Above it, two runs differ even if nothing is
 # wrong, so distributions have to be compared: they should be equal by Theorem 1 of [Chen et al.
 # 2023](https://arxiv.org/abs/2302.01318). Take the first few tokens of a completion as one
-# *cell*, with probability $m$, the mean of two servers'; they differ by $d$ in it, and by $\mathrm{TV} = \frac12
-# \sum |d|$ in all. Draw $n$ texts from each.
+# *cell*, with probability $m$, the mean of two servers'; they differ by $d$ in it, and by
+# $\mathrm{TV} = \frac12 \sum |d|$ in all. Draw $n$ texts from each.
 #
 # - **TV measured is never 0.** Under one distribution each cell's difference is nearly normal, so
 #   chance alone shows $E[\mathrm{TV}] = \frac12\sum\sqrt{\tfrac{2}{\pi} m (1-m)\tfrac{2}{n}}$.
@@ -176,10 +176,10 @@ for keeper in BROKEN:
     assert (distribution.tv[0] < 1e-6) == (name in INVISIBLE)
 
 # %% [markdown]
-# Two of them pass, and no practicable number of draws will change that. `accepts_at_equality` is wrong once in
-# $2^{23}$ tokens. `noise_reused_between_rounds` is exact in every single round, and wrong across
-# rounds. Enumeration of the code finds both (notebook 03, `specjax audit rules`); an audit from
-# outside never proves that a server is right, it bounds how wrong it can be.
+# Two of them pass, and no practicable number of draws will change that. `accepts_at_equality` is
+# wrong once in $2^{23}$ tokens. `noise_reused_between_rounds` is exact in every single round, and
+# wrong across rounds. Enumeration of the code finds both (notebook 03, `specjax audit rules`); an
+# audit from outside never proves that a server is right, it bounds how wrong it can be.
 #
 # ## Check it on vLLM
 #

@@ -162,8 +162,8 @@ assert theory.speedup(alpha, K, 0.5) < 1 < theory.speedup(alpha, K, 0.1)
 #    the speedup at $c = 0.1$ change?
 # 2. The first line says 2.34 tokens, the third 2.05. Drafts taken as independent, how many
 #    standard errors apart are they? Why is that not yet proof of a change?
-# 3. Somebody puts together the draft model's $L = 2.15$ and the log's "Avg generation throughput" and
-#    concludes that without drafts the server would write $1 / 2.15$ as many tokens. What was
+# 3. Somebody puts together the draft model's $L = 2.15$ and the log's "Avg generation throughput"
+#    and concludes that without drafts the server would write $1 / 2.15$ as many tokens. What was
 #    forgotten?
 #
 # The answers are in the hidden cells below: each prints its solution and checks it. Think first.

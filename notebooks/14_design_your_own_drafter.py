@@ -207,11 +207,11 @@ ax.get_figure()
 # 1. `observe` takes the *largest* place of a token with `.max`, and not the last one written
 #    with `.set`. Which law would
 #    break otherwise?
-# 2. A drafter proposes, at places chosen at random, a uniformly drawn token and sets no probabilities
-#    (`probs=None`: each is certain). Is the text under
+# 2. A drafter proposes, at places chosen at random, a uniformly drawn token and sets no
+#    probabilities (`probs=None`: each is certain). Is the text under
 #    `walk` still the target's? And under rejection sampling?
-# 3. Let the bigram propose only tokens that have followed the last one at least twice. Tokens per round can only
-#    fall. Why might
+# 3. Let the bigram propose only tokens that have followed the last one at least twice. Tokens per
+#    round can only fall. Why might
 #    it be faster all the same?
 #
 # The answers are in the hidden cells below: each prints its solution and checks it. Think first.
