@@ -32,12 +32,16 @@
 
 # %%
 # %matplotlib inline
+import tempfile
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
 from specjax import LLM, SamplingParams
+from specjax.bench.shapes import write_random
 from specjax.bundled import prompts
 from specjax.viz.palette import BLUE, GRID, SMALL, VERMILION
 
@@ -185,6 +189,50 @@ for alone_, together, fast in zip(single, answers, drafted, strict=False):
 accepted = sum(one.spec_decode_metrics.num_accepted_draft_tokens for one in drafted)
 print(f"{len(some)} texts, {accepted} accepted drafts: every log probability equal in every bit")
 assert accepted > 0
+
+# %% [markdown]
+# Recurrent layers (Qwen3-Next, Qwen3.5) keep no keys, of which the rejected ones could be dropped:
+# their state has read whatever it was given. So a round keeps the state from before it, and goes
+# on from there with the accepted tokens alone. **A rejected token leaves no trace in any state**:
+# a small Qwen3.5 with random weights shows it, since every later logit would differ.
+
+# %%
+NEXT = {
+    "architectures": ["Qwen3_5ForCausalLM"],
+    "model_type": "qwen3_5_text",
+    "vocab_size": 4096,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 3,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 512,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "linear_conv_kernel_dim": 4,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": True,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+}
+with tempfile.TemporaryDirectory() as folder:
+    write_random(Path(folder), NEXT)
+    recurrent, drafting_too = (
+        LLM(folder, max_num_seqs=8, max_model_len=512, speculative_config=one)
+        for one in (None, drafting)
+    )
+alone = [recurrent.generate([one], ask, use_tqdm=False)[0].outputs[0] for one in some]
+drafted = [one.outputs[0] for one in drafting_too.generate(some, ask, use_tqdm=False)]
+for one, other in zip(alone, drafted, strict=True):
+    assert (one.token_ids, one.logprobs) == (other.token_ids, other.logprobs)
+metrics = [one.spec_decode_metrics for one in drafted]
+accepted = sum(one.num_accepted_draft_tokens for one in metrics)
+rejected = sum(one.num_draft_tokens for one in metrics) - accepted
+print(f"{accepted} drafts accepted, {rejected} rejected: no bit of a log probability tells")
+assert min(accepted, rejected) > 10
 
 # %% [markdown]
 # ## Three puzzles
