@@ -200,7 +200,7 @@ assert accepted > 0
 NEXT = {
     "architectures": ["Qwen3_5ForCausalLM"],
     "model_type": "qwen3_5_text",
-    "vocab_size": 4096,
+    "vocab_size": 2048,
     "hidden_size": 64,
     "intermediate_size": 128,
     "num_hidden_layers": 3,
@@ -218,14 +218,18 @@ NEXT = {
     "tie_word_embeddings": True,
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
 }
+often = drafting | {"prompt_lookup_min": 1}  # drafts after every token that was there before
+few = SamplingParams(
+    temperature=0.0, max_tokens=48, ignore_eos=True, logprobs=2, allowed_token_ids=[65, 66, 67, 68]
+)
 with tempfile.TemporaryDirectory() as folder:
     write_random(Path(folder), NEXT)
     recurrent, drafting_too = (
         LLM(folder, max_num_seqs=8, max_model_len=512, speculative_config=one)
-        for one in (None, drafting)
+        for one in (None, often)
     )
-alone = [recurrent.generate([one], ask, use_tqdm=False)[0].outputs[0] for one in some]
-drafted = [one.outputs[0] for one in drafting_too.generate(some, ask, use_tqdm=False)]
+alone = [recurrent.generate([one], few, use_tqdm=False)[0].outputs[0] for one in some]
+drafted = [one.outputs[0] for one in drafting_too.generate(some, few, use_tqdm=False)]
 for one, other in zip(alone, drafted, strict=True):
     assert (one.token_ids, one.logprobs) == (other.token_ids, other.logprobs)
 metrics = [one.spec_decode_metrics for one in drafted]
