@@ -22,8 +22,9 @@ def multi_draft_acceptance(p: Real, q: Real, k: Scalar, replacement: bool = True
     With replacement (SpecInfer, Miao et al. 2024, arXiv 2305.09781) all are drawn from q; without
     (MCSD, Yang et al. 2024, arXiv 2401.06706) q loses the rejected token and is renormalised.
     Exact: the recursion enumerates rejected tokens, V^(k-1) of them without replacement. k = 1 is
-    sum min(p, q). NumPy only: no gradient. Raises ValueError for rows that are no distributions, k < 1, or more tuples
-    than can be enumerated, TypeError under a JAX transformation.
+    sum min(p, q). NumPy only: no gradient.
+    Raises ValueError for rows that are no distributions, k < 1, or more tuples than can be
+    enumerated, TypeError under a JAX transformation.
     """
     require_numpy(p=p, q=q, k=k)
     p, q, k = check(p, q, k)

@@ -263,7 +263,7 @@ def test_with_a_constant_step_goodput_falls_at_the_quantile():
 
 def test_an_objective_that_nothing_measures_is_refused():
     served, _ = run()
-    with pytest.raises(ValueError, match="itl.*valid: ttft, tpot, e2el"):
+    with pytest.raises(ValueError, match=r"itl.*valid: ttft, tpot, e2el"):
         slo_goodput(served, MIXED, {"itl": 0.1})
     with pytest.raises(ValueError, match="ttft must be at least 0"):
         slo_goodput(served, MIXED, {"ttft": -1.0})
