@@ -61,6 +61,7 @@ EXECUTED := $(patsubst notebooks/%.py,build/notebooks/%.ipynb,$(wildcard noteboo
 CODE := $(shell find specjax npu_bridge -name '*.py')
 docs: $(VENV)/.docs $(EXECUTED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/python docs/tools/check_site.py site
 
 build/notebooks/%.ipynb: notebooks/%.py $(CODE) | $(VENV)/.docs
 	$(BIN)/python docs/tools/execute_notebook.py $< $@

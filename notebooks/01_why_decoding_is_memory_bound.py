@@ -59,6 +59,7 @@ from specjax.core.metrics import SpecDecodeCounters
 from specjax.core.topology import causal
 from specjax.viz.block_cost import block_cost
 from specjax.viz.palette import BLACK, BLUE, GRID, PALE, SMALL, VERMILION
+from specjax.viz.sliders import sliders
 
 # %% [markdown]
 # ## One token, with pencil and paper
@@ -275,16 +276,11 @@ def show(batch=64, ctx=8192):
     return block_cost(batches=sorted({1, batch}), ctx=ctx)[1][0].get_figure()
 
 
-try:
-    from ipywidgets import interact
-except ModuleNotFoundError:
-    display(show())
-else:
-    interact(show, batch=(1, 256), ctx=(0, 16384, 512))
 moved = {one.batch: one.knee for one in block_cost(hardware=(H200,), batches=(1, 64), ctx=8192)[0]}
 assert round(moved[64], 1) == 7.9
 assert moved[64] / knees["NVIDIA H200", 64] > 2.4 > 1 > moved[1] / knees["NVIDIA H200", 1]
 assert theory.devices_needed(64, 8192, MODEL, H200) == 2
+sliders(show, batch=(1, 256), ctx=(0, 16384, 512))
 
 # %% [markdown]
 # ## Three puzzles

@@ -61,6 +61,7 @@ from specjax.models.toy import markov_target
 from specjax.verify.rejection import rejection
 from specjax.verify.walk import walk
 from specjax.viz.palette import BLACK, BLUE, ORANGE, SMALL
+from specjax.viz.sliders import sliders
 from specjax.viz.timeline import ACCEPTED, BONUS, RECOVERED, RoundTokens, token_timeline
 
 # %% [markdown]
@@ -238,6 +239,12 @@ ax.get_figure()
 
 
 # %%
+# JAX for who knows NumPy: jnp is NumPy whose arrays never change, so x.at[i].set(v) returns a copy
+# (mode="drop" ignores places outside). lax.scan(f, start, length=n) is a loop that collects what f
+# returns second, vmap(f) calls f for every row at once, jit compiles. jax.random.fold_in(key, i)
+# makes the i-th key out of a key: whenever it is asked, the same one.
+
+
 class Tables(NamedTuple):
     target: jax.Array  # [V, V]: the logits after each token
     draft: jax.Array  # [V, V]
@@ -603,14 +610,21 @@ for proposed, one in zip(proposals, progress.rounds[1:], strict=True):
     assert list(proposed[: len(accepted_here)]) == list(accepted_here)
     timeline.append(RoundTokens(words(proposed), one.num_accepted, words(one.tokens)))
 
+
 # %%
-shown = timeline[:12]
-cells, axes = token_timeline(shown)
-num_emitted = sum(len(one.emitted) for one in shown)
-emitting = [cell for cell in cells if cell.kind in (ACCEPTED, RECOVERED, BONUS)]
-assert len(emitting) == num_emitted
-assert "".join(cell.text for cell in emitting) == "".join(w for one in shown for w in one.emitted)
-axes.get_figure()
+def show(rounds=12):
+    """Draw so many rounds; their filled cells are the text."""
+    shown = timeline[:rounds]
+    written = [word for one in shown for word in one.emitted]
+    title = f"{len(shown)} passes of the target wrote {len(written)} tokens"
+    cells, axes = token_timeline(shown, title=title)
+    emitting = [cell.text for cell in cells if cell.kind in (ACCEPTED, RECOVERED, BONUS)]
+    assert emitting == written
+    return axes.get_figure()
+
+
+assert len(timeline) >= 12
+sliders(show, rounds=(1, len(timeline)))  # round by round, where ipywidgets is installed
 
 # %% [markdown]
 # Read the filled cells row by row and you read the text. Every row costs one pass of the target.

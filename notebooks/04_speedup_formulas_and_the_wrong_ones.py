@@ -48,6 +48,8 @@ from specjax.core.metrics import SpecDecodeCounters
 from specjax.simulate import chain, correlated_pair
 from specjax.theory.published import LEVIATHAN_TABLE_1, LEVIATHAN_TABLE_4
 from specjax.viz.claimed_speedups import claimed_speedups
+from specjax.viz.palette import SMALL
+from specjax.viz.sliders import sliders
 from specjax.viz.speedup_surface import speedup_surface
 
 # %% [markdown]
@@ -148,7 +150,9 @@ assert (round(ratio.min(), 2), round(ratio.max(), 2)) == (0.68, 1.29)
 # $K$, and to decide whether to speculate at all.
 
 # %%
-found, axes = claimed_speedups(0.8, 5, 0.1)
+found, axes = claimed_speedups(
+    0.8, 5, 0.1, title="The right formula recommends K = 6; the wrong ones 7, 1 and 16"
+)
 recommends = {one.name: one.best_k for one in found}
 print(recommends)
 assert recommends == {"right": 6, "no bonus": 7, "limit": 1, "linear": 16}
@@ -178,7 +182,7 @@ axes[0].get_figure()
 # with $v = 1.31$ no $K$ pays at $\alpha = 0.35$, $c = 0.122$.
 
 # %%
-surface, axes = speedup_surface(0.1)
+surface, _ = speedup_surface(0.1)
 i = 160
 assert surface.alphas[i] == 0.8
 assert surface.best[i] == 6
@@ -191,7 +195,26 @@ assert max(range(65), key=exact.__getitem__) == 6  # brute force, in fractions
 stops = [alpha ** (k + 1) * (1 + k * c) <= c * exact[k] * (k * c + 1) for k in range(65)]
 assert stops.index(True) == 6
 assert round(theory.optimal_k_real(0.8, 0.1), 3) == 5.756
-axes.get_figure()
+
+
+def show(alpha=0.8, K=5, c=0.1, v=1.0):
+    """Draw the map at these costs, and on it this alpha and K."""
+    surface, axes = speedup_surface(
+        c, v=v, title="Right of the black line speculation pays, on the orange one it pays most"
+    )
+    gain, best = theory.speedup(alpha, K, c, v), theory.optimal_k(alpha, c, v, surface.ks[-1])
+    most = theory.speedup(alpha, best, c, v) if best else 1.0
+    ring = {"markersize": 11, "markerfacecolor": "none", "markeredgewidth": 2.5}
+    axes.plot(alpha, K, "o", color="white", **ring)
+    axes.annotate(
+        f"alpha = {alpha:g}, K = {K}: {gain:.2f}x\nbest K = {best}: {most:.2f}x",
+        (alpha, K), xytext=(-14, 0), textcoords="offset points", fontsize=SMALL,
+        ha="right", va="center", bbox={"facecolor": "white", "edgecolor": "none"},
+    )  # fmt: skip
+    return axes.get_figure()
+
+
+sliders(show, alpha=(0.3, 0.99, 0.01), K=(1, 12), c=(0.0, 1.0, 0.01), v=(0.5, 4.0, 0.05))
 
 # %% [markdown]
 # "$K = 3$ to $5$ is a good balance", says the same guide. Over the whole square of $(\alpha, c)$:

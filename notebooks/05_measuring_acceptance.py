@@ -328,11 +328,12 @@ assert round(1.96**2 * 0.4 * 0.6 / 0.01**2 / 90) == 102
 print("""Answer 3. Not necessarily. A mixture makes them rise and a draft that loses its way
 makes them fall: together they may be level. Easy requests 0.95, 0.75, hard ones 0.25,
 0.05, say.""")
-easy, hard = np.array([0.95, 0.63]), np.array([0.25, 0.45])
+easy, hard = np.array([0.95, 0.75]), np.array([0.25, 0.05])
 level = (easy.cumprod() + hard.cumprod()) / 2
 assert np.isclose(level[0], 0.6)
 assert abs(level[1] / level[0] - 0.6) < 0.01
-assert (easy != hard).all()
+assert easy[1] < easy[0]
+assert hard[1] < hard[0]  # within each kind they fall
 
 # %% [markdown]
 # ## Check it on vLLM

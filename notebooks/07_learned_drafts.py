@@ -350,8 +350,12 @@ left.get_figure()
 # few see the same ones again and again. Judged on windows of a module that none has seen.
 
 # %%
-STEPS, AMOUNTS = 48, (1, 4, 16)  # batches of 8 windows of 96 tokens
-learn = batches_of([argparse, tarfile], max(AMOUNTS))
+STEPS, AMOUNTS, WINDOWS = 32, (1, 4, 16), 4  # a step learns from 4 windows of 96 tokens
+learn = [
+    jax.tree.map(lambda leaf, first=first: leaf[first : first + WINDOWS], batch)
+    for batch in batches_of([argparse, tarfile], max(AMOUNTS) * WINDOWS // BATCH)
+    for first in range(0, BATCH, WINDOWS)
+]
 options = HeadTrainConfig(
     kind="eagle", out="", source=source, steps=STEPS, unroll=K, intermediate_size=768
 )
@@ -359,9 +363,8 @@ head = head_config(options, facts)
 unrolled = build_unrolled(head, K, LAYERS)
 
 
-def losses(own, params, batch):
-    """Return the training loss of a batch."""
-    said = target.logits(params, batch.hidden_states[:, 1:].astype(jnp.float32))
+def losses(own, params, batch, said):
+    """Return the training loss of a batch, after which the target said so."""
     drafted = unrolled(assemble(head, own, params, None), batch)
     return sum(loss_of({"kl": 1.0}, one, said, batch) for one in drafted) / K
 
@@ -377,21 +380,23 @@ optimizer = optax.adam(2e-3)
 
 
 @jax.jit
-def update(own, state, params, batch):
+def update(own, state, params, batch, said):
     """Take one step."""
-    gradient = jax.grad(losses)(own, params, batch)
+    gradient = jax.grad(losses)(own, params, batch, said)
     change, state = optimizer.update(gradient, state)
     return optax.apply_updates(own, change), state
 
 
+say = jax.jit(lambda params, hidden: target.logits(params, hidden[:, 1:].astype(jnp.float32)))
+said = [say(params, batch.hidden_states) for batch in learn]
 curves = {}
 for amount in AMOUNTS:
     own = first_weights(head, facts, params, None, seed=0)
     state = optimizer.init(own)
     for step in range(STEPS):
-        own, state = update(own, state, params, learn[step % amount])
+        own, state = update(own, state, params, learn[step % amount], said[step % amount])
     curves[amount] = [interval(one) for one in judge(own, params, held_out, known)]
-    print(f"{amount * BATCH * CONTEXT:6,} tokens:",
+    print(f"{amount * WINDOWS * CONTEXT:6,} tokens:",
           ", ".join(f"{m:.2f} [{a:.2f}, {b:.2f}]" for m, a, b in curves[amount]))  # fmt: skip
 long_trained = [interval(one) for one in judge(shipped("eagle")[1], params, held_out, known)]
 print("shipped, 800,000 tokens:",
@@ -399,7 +404,7 @@ print("shipped, 800,000 tokens:",
 
 figure = Figure(figsize=(7.2, 3.8), dpi=150, layout="constrained")
 ax = figure.add_subplot()
-amounts = [amount * BATCH * CONTEXT for amount in AMOUNTS]
+amounts = [amount * WINDOWS * CONTEXT for amount in AMOUNTS]
 for place in (0, K - 1):
     mean, low, high = np.array([curves[amount][place] for amount in AMOUNTS]).T
     style = {"color": LINES[place], "marker": MARKS[place], "linestyle": DASHES[place]}
@@ -432,8 +437,7 @@ ax.get_figure()
 # A forward pass of one token reads its weights once (notebook 01), so weights are time. Counted
 # from the checkpoints, for $K$ tokens: the draft model reads all it has $K$ times; EAGLE, EAGLE-3,
 # MTP and the MLP speculator a block and an LM head, $K$ times; Medusa and DFlash need the LM head
-# **once**, since all their places can be multiplied with it together (ours does so for DFlash;
-# Medusa's heads run one after the other, and read it $K$ times). Of an embedding one row is read.
+# **once**, since all their places are multiplied with it together. Of an embedding one row is read.
 
 
 # %%

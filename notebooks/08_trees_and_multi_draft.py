@@ -53,13 +53,16 @@ from specjax.audit.compare import (
 from specjax.audit.exact import exact_distribution
 from specjax.audit.prefixes import num_contexts
 from specjax.audit.rules import EXACT
-from specjax.bench.trees import acceptance_by_rank, every_path, tokens_per_round
+from specjax.bench.rounds import num_rounds, tokens_per_round
+from specjax.bench.trees import acceptance_by_rank, every_path
 from specjax.bundled import prompts, recording
 from specjax.core.topology import ancestors, causal
 from specjax.drafters.tree import fixed, from_parents, lay_out
 from specjax.engine.options.trees import to_text
 from specjax.verify.rejection_tree import rejection_tree
 from specjax.viz.draft_tree import draft_tree
+from specjax.viz.palette import QUIET
+from specjax.viz.sliders import sliders
 from specjax.viz.tree_or_chain import tree_or_chain
 from specjax.viz.verifications import draw_exact
 
@@ -189,7 +192,8 @@ ax.get_figure()
 CONTEXT, NODES = 64, 7  # prompt tokens; drafted tokens, one less than are verified
 tokenizer = llm.get_tokenizer()
 long = [ids for row in prompts() if len(ids := tokenizer.encode(row["turns"][0])) >= CONTEXT]
-texts = [{"prompt_token_ids": ids[:CONTEXT]} for ids in long[:8]]
+texts = [{"prompt_token_ids": ids[:CONTEXT]} for ids in long[:24]]
+learn, judge = texts[:8], texts[8:]  # a tree is not judged on the texts it was made for
 greedy = SamplingParams(temperature=0.0, max_tokens=48, ignore_eos=True)
 
 
@@ -200,8 +204,7 @@ def complete(shape, some):
 
 
 wide = fixed(every_path((5, 3)))
-outputs = complete({"speculative_token_tree": to_text(wide)}, texts)
-rates = acceptance_by_rank(wide, outputs)
+rates = acceptance_by_rank(wide, complete({"speculative_token_tree": to_text(wide)}, learn))
 print("rates by rank, level 1 and later:\n", rates.round(3))
 assert (rates[:, 0] == rates.max(axis=1)).all()
 
@@ -213,16 +216,29 @@ shapes = {
     "best fixed tree": {"speculative_token_tree": to_text(tree)},
     "likeliest nodes": {"tree": {"depth": tree.depth, "top_k": 3, "num_nodes": NODES}},
 }
-runs = {name: complete(shape, texts) for name, shape in shapes.items()}
+runs = {name: complete(shape, judge) for name, shape in shapes.items()}
 measured = {name: tokens_per_round(some) for name, some in runs.items()}
 predicted = {"chain": theory.tree_optimal(rates[:, :1], NODES + 1), "best fixed tree": best}
 for name, tokens in measured.items():
     said = f", predicted {predicted[name].tokens:.2f}" if name in predicted else ""
     print(f"{name:16} {tokens:.2f} tokens per round at {NODES + 1} verified tokens{said}")
 for some in runs.values():  # lossless, all of them
-    assert [o.outputs[0].token_ids for o in some] == [o.outputs[0].token_ids for o in outputs]
-assert measured["chain"] < measured["best fixed tree"] < measured["likeliest nodes"]
+    assert [o.outputs[0].token_ids for o in some] == [o.outputs[0].token_ids for o in runs["chain"]]
 assert abs(measured["best fixed tree"] / best.tokens - 1) < 0.15
+
+
+def gain(name, over):
+    """Return a ratio of tokens per round, with its 95% interval over texts, drawn in pairs."""
+    ours, theirs = (np.array([num_rounds(one) for one in runs[run]]) for run in (name, over))
+    drawn = np.random.default_rng(0).integers(0, len(ours), (4000, len(ours)))
+    ratios = theirs[drawn].sum(axis=1) / ours[drawn].sum(axis=1)  # all write the same tokens
+    return theirs.sum() / ours.sum(), *np.quantile(ratios, [0.025, 0.975])
+
+
+for name, over in (("best fixed tree", "chain"), ("likeliest nodes", "chain"),
+                   ("likeliest nodes", "best fixed tree")):  # fmt: skip
+    ratio, low, high = gain(name, over)
+    print(f"{name} over {over}: {ratio:.2f} [{low:.2f}, {high:.2f}]")
 
 # %% [markdown]
 # "Likeliest nodes" is EAGLE-2's dynamic tree (Li et al. 2024): the draft model's own probabilities
@@ -230,22 +246,36 @@ assert abs(measured["best fixed tree"] / best.tokens - 1) < 0.15
 # only know how sure it is on average.
 
 # %%
-figure = Figure(figsize=(7.6, 8.6), dpi=130, layout="constrained")
-upper, lower = figure.subplots(2, 1)
-rank = [path[-1] for path in tree.paths]
-level = [min(len(path), len(rates)) - 1 for path in tree.paths]
-node_prob = np.array([1.0, *rates[level, rank]])
-nodes, _ = draft_tree(lay_out(tree).parents, node_prob, ax=upper)
 GOOD, POOR = [0.85, 0.05, 0.02], [0.35, 0.15, 0.1, 0.05]
 drafters = {"0.85, 0.05, ...": GOOD, "the bundled draft model": rates, "0.35, 0.15, ...": POOR}
-growths, _ = tree_or_chain(drafters, range(1, 25), ax=lower)
-assert np.isclose(sum(node.reached for node in nodes), best.tokens)
+
+
+def show(verified=NODES + 1):
+    """Draw the best tree of so many tokens, and what trees and chains of all sizes bring."""
+    figure = Figure(figsize=(7.6, 7.8), dpi=130, layout="constrained")
+    upper, lower = figure.subplots(2, 1)
+    grown = theory.tree_optimal(rates, verified)
+    paths = from_parents(grown.parents.tolist())
+    rank = [path[-1] for path in paths.paths]
+    level = [min(len(path), len(rates)) - 1 for path in paths.paths]
+    title = f"The best {verified} nodes are those reached most often: {grown.tokens:.2f} tokens"
+    nodes, _ = draft_tree(lay_out(paths).parents, [1.0, *rates[level, rank]], ax=upper, title=title)
+    assert np.isclose(sum(node.reached for node in nodes), grown.tokens)
+    lower.axvline(verified, color=QUIET, linewidth=0.8)
+    tree_or_chain(
+        drafters, range(1, 25), ax=lower,
+        title="The surer a drafter, the longer a chain is its best tree",
+    )  # fmt: skip
+    return figure
+
+
+growths, _ = tree_or_chain(drafters, range(1, 25))
 good, ours, poor = growths
 assert good.chain_up_to > 15  # where a chain wins
 assert 7 > ours.chain_up_to >= poor.chain_up_to
 assert ours.tree[NODES] == best.tokens
 assert poor.tree[-1] / poor.chain[-1] > good.tree[-1] / good.chain[-1]  # who is unsure, gains
-upper.get_figure()
+sliders(show, verified=(2, 24))  # where ipywidgets is installed
 
 # %% [markdown]
 # Above: the best fixed tree. Below: **a chain wins** while its next token, reached with chance

@@ -34,6 +34,7 @@
 
 # %%
 # %matplotlib inline
+import functools
 import json
 
 import jax
@@ -45,6 +46,7 @@ from specjax.bundled import recording
 from specjax.simulate import Costs, Policy, by_schedule, calibrate, closed_loop, measure, serving
 from specjax.theory.published import BATCH_CURVES, SUFFIX_BENCHMARK
 from specjax.viz.gain_by_concurrency import gain_by_concurrency
+from specjax.viz.sliders import sliders
 from specjax.viz.speedup_by_batch import speedup_by_batch
 
 # %% [markdown]
@@ -64,16 +66,20 @@ TOTAL, ACTIVE = 30.5e9, 3.3e9  # parameters; of a token's own experts and the sh
 EXPERTS = (TOTAL - ACTIVE) * E / (E - k)  # in experts; the rest is shared
 
 
-def dense_time(B, m):
-    """Time a pass of the dense target over short contexts [s]."""
-    return theory.decode_time_roofline(B, m, 0, DENSE, H200)
+KV, ATTENTION = 2 * 48 * 4 * 128 * 2, 4 * 48 * 32 * 128  # bytes, operations per token of context
 
 
-def moe_time(B, m):
-    """Time a pass of the sparse target over short contexts [s]."""
+def dense_time(B, m, context=0, hardware=H200):
+    """Time a pass of the dense target over B rows of m tokens [s]."""
+    return theory.decode_time_roofline(B, m, context, DENSE, hardware)
+
+
+def moe_time(B, m, context=0, hardware=H200):
+    """Time a pass of the sparse target over B rows of m tokens [s]."""
     awake = theory.moe_active_experts(E, k, B * m) / E
-    read = 2 * (TOTAL - EXPERTS + EXPERTS * awake) / H200.bandwidth
-    return np.maximum(read, 2 * ACTIVE * B * m / H200.flops)
+    read = 2 * (TOTAL - EXPERTS + EXPERTS * awake) + B * context * KV
+    operations = (2 * ACTIVE + context * ATTENTION) * B * m
+    return np.maximum(read / hardware.bandwidth, operations / hardware.flops)
 
 
 print("tokens in the pass   experts read   of the parameters")
@@ -108,8 +114,8 @@ print(f"{T} tokens wake {awake.mean():.2f} experts, formula {exact:.2f}")
 assert abs(awake.mean() - exact) < 4.5 * error
 
 # %%
-panels, axes = speedup_by_batch({"dense, 32B": dense_time, "128 experts, 30B": moe_time}, 0.7)
-dense, moe = panels
+TARGETS = {"dense, 32B": dense_time, "128 experts, 30B": moe_time}
+(dense, moe), _ = speedup_by_batch(TARGETS, 0.7)
 G3 = theory.tokens_per_step(0.7, 3)
 line, sparse = dense.speedup[2], moe.speedup[2]  # K = 3
 assert np.isclose(line[0], G3)  # 2.53
@@ -123,7 +129,21 @@ assert ends == np.ceil(theory.critical_batch(1, 0, DENSE, H200) * G3 / 4)  # B (
 assert (round(sparse[0], 2), round(sparse.min(), 2)) == (1.03, 0.96)
 assert sparse.max() > 0.99 * G3
 assert line[255] < 1 < 2.5 < sparse[255]  # at 256 rows
-axes[0].get_figure()
+
+
+def show(alpha=0.7, context=0, hardware=H200):
+    """Draw both targets' speedups over the batch; every row has so many tokens of context."""
+    where = {"context": context, "hardware": hardware}
+    timed = {name: functools.partial(time, **where) for name, time in TARGETS.items()}
+    said = "As the batch grows the dense target loses its gain, and experts get it back"
+    if context:
+        needed = int(theory.devices_needed(512, context, DENSE, hardware))
+        said = f"512 rows of {context:,} tokens of the dense target need {needed} {hardware.name}"
+    return speedup_by_batch(timed, alpha, title=said)[1][0].get_figure()
+
+
+KINDS = {one.name: one for one in theory.HARDWARE.values()}
+sliders(show, alpha=(0.05, 0.95, 0.05), context=(0, 32_768, 1024), hardware=KINDS)
 
 # %% [markdown]
 # - **Dense**: full gain while $B(K+1)$ tokens fit left of the knee (206 tokens here), then a fall

@@ -42,6 +42,7 @@ from collections import Counter
 import jax
 import jax.numpy as jnp
 import numpy as np
+from matplotlib.figure import Figure
 from scipy.stats import binom
 
 from specjax.ab.compare import by_load, by_prompt
@@ -195,10 +196,10 @@ for state in ("stock", "repaired"):
         kept = json.loads(recording(f"audit_{state}_{against}.json").read_text())
         report = judge(kept["answer"]["collected"])
         print(f"{state} vLLM, against {words}: {'passed' if report.passed else 'FLAGGED'}")
-        for i, one in enumerate(report.findings, start=1):
+        for one in report.findings:  # a prompt each
             print(f"  {one.draws} draws, {one.cells} cells: TV {one.tv:.3f}, by chance "
                   f"{one.expected_tv:.3f}, adjusted p {one.adjusted_p:.1e}")  # fmt: skip
-            name = f"{state} vLLM, {words}, prompt {i}"
+            name = f"{state} vLLM, against {words}"
             rows.append(Found(name, one.tv, one.expected_tv, one.differs))
         assert report.passed == (state == "repaired")
         assert all(one.passed for one in report.greedy)  # greedy texts show nothing
@@ -240,14 +241,15 @@ within = [
     for one in found.comparisons
     if one.base.arm == own[one.arm.arm] and one.arm.arm not in found.bases.labels
 ]
-data, axes = gains(
-    [
-        Gain(f"{one.base.concurrency} at a time", one.arm.arm, one.tpot_gain, one.tps_gain)
-        for one in within
-    ],
-    title="Within an engine some gains are real, some are not (2 CPU cores)",
-)
-axes.get_figure()
+figure = Figure(figsize=(7.8, 4.6), dpi=150, layout="constrained")
+for ax, load in zip(figure.subplots(1, 2, sharey=True), (1, 4), strict=True):
+    here = [one for one in within if one.base.concurrency == load]
+    arms = [Gain("", one.arm.arm, one.tpot_gain, one.tps_gain) for one in here]
+    gains(arms, title=f"{load} at a time", ax=ax)
+figure.suptitle("Within an engine some gains are real, some are not (2 CPU cores)",
+                fontsize=11, x=0.01, ha="left")  # fmt: skip
+assert len(within) == 2 * len(arms)
+ax.get_figure()
 
 # %% [markdown]
 # What a drafter gains depends on what plain decoding costs: over vLLM's, every arm of specjax

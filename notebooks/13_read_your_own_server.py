@@ -31,6 +31,7 @@
 # %matplotlib inline
 import re
 from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -42,14 +43,16 @@ from specjax.traces.causes import find_causes
 from specjax.traces.gain import find_gain
 from specjax.viz.palette import BLUE, GRID, SMALL, VERMILION
 
-LOG = files("specjax.bundled") / "vllm_server.log"
+SHIPPED = Path(str(files("specjax.bundled") / "vllm_server.log"))
+LOG = SHIPPED  # or your own: Path("/var/log/vllm.log")
+OURS = LOG == SHIPPED  # of your own log no particular number is asserted
 
 # %% [markdown]
 # ## The log
 #
 # A real vLLM with the bundled target and a draft model, $K = 3$, as it was printed. Put a path to
-# your own log in `LOG` and run all cells again: the reader takes vLLM's, vllm-ascend's and
-# SGLang's.
+# your own log of vLLM or vllm-ascend in `LOG` and run all cells again. (`specjax explain --log`
+# reads SGLang's too; it has no rates per position.)
 
 # %%
 text = LOG.read_text()
@@ -77,9 +80,10 @@ alpha = float(theory.alpha_from_length(length, K))
 print(f"K = {K}: {accepted:,.0f} of {drafted:,.0f} drafted tokens accepted, {rate:.1%}")
 print(f"{length:.2f} tokens per draft; one alpha would be {alpha:.2f}")
 print(f"mean of the lines' lengths {numbers('Mean acceptance length').mean():.2f}: not the same")
-assert np.allclose(
-    numbers("Mean acceptance length"), 1 + K * numbers("Accepted") / numbers("Drafted"), atol=0.006
-)  # two digits are printed
+by_line = 1 + K * numbers("Accepted") / numbers("Drafted")
+same = np.allclose(numbers("Mean acceptance length"), by_line, atol=0.006)  # two digits are printed
+assert same or not OURS
+print("every draft had K tokens" if same else "some drafts were shorter than K: see the tool's")
 assert np.isclose(theory.tokens_per_step(alpha, K), length)
 
 # %% [markdown]
@@ -96,8 +100,10 @@ assert seen.acceptance_per_position is not None
 print(
     f"{seen.engine}: {seen.num_drafts:,.0f} drafts, {seen.mean_acceptance_length:.2f} tokens each"
 )
-assert np.isclose(seen.mean_acceptance_length, length, atol=0.005)
 assert np.isclose(seen.acceptance_rate, rate, atol=0.001)
+assert np.isclose(seen.mean_acceptance_length, length, atol=0.005) or not same
+length = seen.mean_acceptance_length
+alpha = float(theory.alpha_from_length(length, K))
 
 gain = find_gain(seen, None)
 for cause in find_causes(seen, gain, None, None):
@@ -130,13 +136,16 @@ ax.set_xticks(place)
 ax.set_ylim(0, 1)
 ax.set_xlabel("draft position", fontsize=SMALL)
 ax.set_ylabel("share (ratio)", fontsize=SMALL)
-ax.set_title("The printed rates fall by a third per position; the chance hardly does", loc="left",
-             fontsize=11)  # fmt: skip
+flat = conditional.max() - conditional.min() < 0.1
+title = "The printed rates fall by a third per position; the chance hardly does"
+if not OURS:
+    title = f"The chance {'hardly changes' if flat else 'is not one'} from position to position"
+ax.set_title(title, loc="left", fontsize=11)
 ax.grid(axis="y", color=GRID, linewidth=0.6)
 ax.legend(frameon=False, fontsize=SMALL)
 assert np.isclose(1 + marginal.sum(), seen.mean_acceptance_length, atol=0.01)
-assert (np.diff(marginal) < 0).all()
-assert conditional.max() - conditional.min() < 0.1
+assert (np.diff(marginal) <= 0).all()
+assert flat or not OURS
 ax.get_figure()
 
 # %% [markdown]
@@ -153,7 +162,7 @@ for c in (0.02, 0.1, 0.3, 0.5):
     here, there = theory.speedup(alpha, K, c), theory.speedup(alpha, best, c)
     print(f"{c:4} {best:8} {there:15.2f} {here:18.2f}")
     assert there >= here
-assert theory.speedup(alpha, K, 0.5) < 1 < theory.speedup(alpha, K, 0.1)
+assert not OURS or theory.speedup(alpha, K, 0.5) < 1 < theory.speedup(alpha, K, 0.1)
 
 # %% [markdown]
 # ## Three puzzles
@@ -173,17 +182,17 @@ print("""Answer 1. 38% is accepted / drafted, which counts the tokens behind a r
 refused. alpha is the chance of a token whose predecessors were accepted.""")
 wrong, right = theory.speedup(rate, K, 0.1), theory.speedup(alpha, K, 0.1)
 print(f"alpha is {alpha:.2f}: a speedup of {right:.2f}, not {wrong:.2f}")
-assert right > 1.2 * wrong
+assert right > 1.2 * wrong or not OURS
 
 # %% jupyter={"source_hidden": true, "outputs_hidden": true} tags=["hide-input"]
 print("""Answer 2. Each draft's length has a known variance. But drafts of one request are alike,
 and a window of ten seconds holds few requests: the true standard error is larger
 (notebook 05).""")
-drafts = numbers("Drafted")[[0, 2]] / K
-lengths = numbers("Mean acceptance length")[[0, 2]]
+drafts = numbers("Drafted")[[0, -1 if len(lines) < 3 else 2]] / K
+lengths = numbers("Mean acceptance length")[[0, -1 if len(lines) < 3 else 2]]
 error = np.sqrt((theory.step_length_var(alpha, K) / drafts).sum())
 print(f"{(lengths[0] - lengths[1]) / error:.1f} standard errors, if drafts were independent")
-assert 2 < (lengths[0] - lengths[1]) / error < 4
+assert 2 < (lengths[0] - lengths[1]) / error < 4 or not OURS
 
 # %% jupyter={"source_hidden": true, "outputs_hidden": true} tags=["hide-input"]
 print("""Answer 3. The cost of a round. A round that costs x plain steps brings 2.15 tokens, so
@@ -191,7 +200,7 @@ plain decoding writes x / 2.15 as many: more than half if drafting costs a fifth
 step each.""")
 x = 1 + K * 0.2
 print(f"with c = 0.2, x = {x:.1f}: {x / length:.0%} as many, not {1 / length:.0%}")
-assert x / length > 0.7
+assert x / length > 0.7 or not OURS
 
 # %% [markdown]
 # ## Summary

@@ -11,6 +11,8 @@ import tempfile
 from pathlib import Path
 
 KERNEL = "specjax"
+# A page has no kernel: pictures where a notebook has sliders, also if ipywidgets is installed.
+PICTURES = "--IPKernelApp.exec_lines=import sys; sys.modules['ipywidgets'] = None"
 OFFLINE = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
@@ -34,7 +36,7 @@ def execute(source: Path, result: Path, folder: Path) -> None:
 
     spec = folder / "kernels" / KERNEL  # this very interpreter: no kernel need be installed
     spec.mkdir(parents=True)
-    argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", PICTURES]
     described = {"argv": argv, "display_name": KERNEL, "language": "python"}
     (spec / "kernel.json").write_text(json.dumps(described))
     notebook = jupytext.read(source, fmt="py:percent")

@@ -376,6 +376,17 @@ class StepStage(Protocol):
 
 
 @runtime_checkable
+class StagesAtOnce(Protocol):
+    """Run Medusa's heads, which read no drafted token, together."""
+
+    def __call__(
+        self, params: PyTree, carry: Float[Array, "B C"], depth: int, /
+    ) -> Float[Array, "B K V"]:
+        """Return the logits of draft tokens 0 .. ``depth`` - 1; a shared LM head is read once."""
+        ...
+
+
+@runtime_checkable
 class DrawNoise(Protocol):
     """Draw the random numbers of a verification rule."""
 
@@ -488,6 +499,7 @@ class Stages(NamedTuple):
     vocab_size: int
     hidden_size: int  # D
     dtype: str
+    at_once: StagesAtOnce | None = None  # None: a stage reads the token before
 
 
 class Rule(NamedTuple):

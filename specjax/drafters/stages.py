@@ -2,7 +2,8 @@
 
 A stage reads a token and returns the logits of the next one. The MLP speculator is recurrent
 (Wertheimer et al. 2024, arXiv:2404.19124); Medusa's heads depend neither on each other nor on the
-drafted tokens (Cai et al. 2024, arXiv:2401.10774): its tree is the product of their best tokens.
+drafted tokens (Cai et al. 2024, arXiv:2401.10774): they run together, so that an LM head that they
+share is read once, and the tree is the product of their best tokens.
 """
 
 import functools
@@ -45,8 +46,14 @@ def staged(
         return jnp.zeros((batch_size, stages.hidden_size), stages.dtype)
 
     def propose(params, state, text, sampling, keys, window):
+        start = stages.start(params, state)
+        known = None if stages.at_once is None else stages.at_once(params, start, tree.depth)
+
         def run_stage(carry, tokens, level):
             """Run one stage on every node: [B, W, C] and [B, W]."""
+            if known is not None:  # the same at every node of a level
+                logits = jnp.broadcast_to(known[:, level, None], (*tokens.shape, known.shape[-1]))
+                return StageOutput(carry, logits)
             flat = carry.reshape(-1, carry.shape[-1])
             found = stages.step(params, flat, tokens.reshape(-1), level)
             return StageOutput(*jax.tree.map(lambda leaf: leaf.reshape(*tokens.shape, -1), found))
@@ -55,7 +62,7 @@ def staged(
             return carry, run_stage(frontier.before.carry, frontier.tokens, level)
 
         last = jnp.take_along_axis(text.tokens, text.lengths[:, None] - 1, axis=1)
-        root = run_stage(stages.start(params, state)[:, None], last, 0)
+        root = run_stage(start[:, None], last, 0)
         draft, _ = grow(
             tree, (), root, read, lambda output: output.logits,
             text, sampling, keys, draft_sample_method, max_model_len, unrolled_scan,

@@ -189,4 +189,8 @@ def build_stages(config: MedusaConfig | SpeculatorConfig) -> Stages:
     def step(params, carry, token, stage):
         return nnx.merge(graphdef, params)(carry, token, stage)
 
-    return Stages(start, step, config.vocab_size, config.hidden_size, config.dtype)
+    def at_once(params, carry, depth):
+        return nnx.merge(graphdef, params).at_once(carry, depth)
+
+    parallel = at_once if isinstance(config, MedusaConfig) else None
+    return Stages(start, step, config.vocab_size, config.hidden_size, config.dtype, parallel)

@@ -292,6 +292,16 @@ class Medusa(nnx.Module):
         lm_head = self.lm_heads[0 if self.shared_head else stage]
         return hidden, expand_to_vocab(lm_head(self.blocks[stage](hidden)), self.vocab_rows)
 
+    def at_once(self, hidden: Float[Array, "B D"], depth: int) -> Float[Array, "B K V"]:
+        """Return the logits of the first ``depth`` heads; a shared LM head is read once."""
+        read = [block(hidden) for block in list(self.blocks)[:depth]]
+        if self.shared_head:
+            own = self.lm_heads[0](jnp.stack(read, axis=1))
+        else:
+            pairs = zip(self.lm_heads, read, strict=False)
+            own = jnp.stack([lm_head(x) for lm_head, x in pairs], axis=1)
+        return expand_to_vocab(own, self.vocab_rows)
+
 
 class Stage(nnx.Module):
     """The weights of one step of the MLP speculator."""

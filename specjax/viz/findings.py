@@ -29,21 +29,28 @@ def audit_findings(
     """Draw measured total variations as dots over bars of what sampling noise alone gives.
 
     Two samples of one distribution are never equal: a dot at the end of its bar is good news.
-    Returns the ratios of measured to expected, and the axes. Raises ValueError when there is no
-    row.
+    Rows of one name, such as prompts of one server, share a line. Returns the ratios of measured
+    to expected, and the axes. Raises ValueError when there is no row.
     """
     if not rows:
         raise ValueError("need at least one finding to draw, got none")
+    lines: dict[str, list[Found]] = {}
+    for row in rows:
+        lines.setdefault(row.name, []).append(row)
     if ax is None:
-        figure = Figure(figsize=(8, 1.6 + 0.32 * len(rows)), dpi=150, layout="constrained")
+        figure = Figure(figsize=(8, 1.6 + 0.32 * len(lines)), dpi=150, layout="constrained")
         ax = figure.add_subplot()
-    for y, row in enumerate(rows):
-        ax.barh(y, max(row.expected_tv - LEAST, 0), left=LEAST, height=0.7, color=CHANCE)
-        colour, marker = (DIFFERENT, "X") if row.differs else (SAME, "o")
-        ax.plot(max(row.tv, LEAST), y, marker, color=colour, ms=8)
+    for line, same in enumerate(lines.values()):
+        thick = 0.8 / len(same)
+        for i, row in enumerate(same):
+            y = line - 0.4 + (i + 0.5) * thick
+            length = max(row.expected_tv - LEAST, 0)
+            ax.barh(y, length, left=LEAST, height=0.88 * thick, color=CHANCE)
+            colour, marker = (DIFFERENT, "X") if row.differs else (SAME, "o")
+            ax.plot(max(row.tv, LEAST), y, marker, color=colour, ms=8 if len(same) == 1 else 5)
     ax.set_xscale("log")
-    ax.set(xlim=(LEAST, 1.2), ylim=(len(rows) - 0.4, -0.6))
-    ax.set_yticks(range(len(rows)), [row.name for row in rows], fontsize=9)
+    ax.set(xlim=(LEAST, 1.2), ylim=(len(lines) - 0.4, -0.6))
+    ax.set_yticks(range(len(lines)), list(lines), fontsize=9)
     ax.set_xlabel("total variation", fontsize=9)
     ax.tick_params(labelsize=9)
     ax.tick_params(axis="y", length=0)

@@ -16,7 +16,7 @@ from specjax.viz.palette import BLUE, GRID, LINES, MARKS, QUIET, SMALL, VERMILIO
 class Gain(NamedTuple):
     """One comparison's ratios, above 1 if the arm is faster."""
 
-    where: str  # dataset and load
+    where: str  # dataset and load; "" if the title says it
     arm: str
     tpot: Interval
     tps: Interval
@@ -54,7 +54,8 @@ def gains(
             label=said,
         )
     ax.axvline(1.0, color="black", linewidth=0.8, linestyle=(0, (4, 3)))
-    ax.set_yticks(place, [f"{one.where}: {one.arm}" for one in shown])
+    names = [f"{one.where}: {one.arm}" if one.where else one.arm for one in shown]
+    ax.set_yticks(place, names)
     ax.set_ylim(-0.6, len(shown) - 0.4)
     ax.set_xlabel("gain over the base (ratio), 95% intervals over prompts", fontsize=SMALL)
     ax.tick_params(labelsize=SMALL)

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from specjax import theory
 from specjax.theory.arrays import Real
@@ -55,7 +56,13 @@ def tree_or_chain(
     ax.spines[["top", "right"]].set_visible(False)
     said = "Best tree (solid) and chain (dashed); up to the dot they are the same"
     ax.set_title(said if title is None else title, fontsize=11, loc="left")
-    ax.legend(frameon=False, fontsize=SMALL, labelcolor=QUIET)
+    shapes = [
+        Line2D([], [], color=QUIET, label="best tree"),
+        Line2D([], [], color=QUIET, linestyle="--", label="chain"),
+        Line2D([], [], color=QUIET, linestyle="", marker="o", label="up to here they are the same"),
+    ]
+    handles = [*ax.get_legend_handles_labels()[0], *shapes]
+    ax.legend(handles=handles, frameon=False, fontsize=SMALL, labelcolor=QUIET)
     return growths, ax
 
 

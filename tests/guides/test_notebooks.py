@@ -17,7 +17,7 @@ NOTEBOOKS = sorted(FOLDER.glob("*.py"))
 # of its own, so that warnings stay errors in this one.
 SCRIPT = FOLDER.parent / "docs" / "tools" / "execute_notebook.py"
 SECONDS = float(
-    os.environ.get("SPECJAX_NOTEBOOK_SECONDS", "300")
+    os.environ.get("SPECJAX_NOTEBOOK_SECONDS", "150")
 )  # per notebook, on a core, with nothing compiled
 
 
