@@ -143,6 +143,7 @@ SLOW: tuple[str, ...] = (
     "tests/train/test_checkpoint.py::test_a_run_killed_with_sigkill_ends_with_the_same_bits",
     "tests/train/test_checkpoint.py::test_a_time_budget_becomes_steps_once",
     "tests/train/test_train_heads.py::test_steps_reduce_the_loss_and_the_head_that_is_written_loads",
+    "tests/viz/test_explorer_in_a_browser.py::test_a_round_is_played_token_by_token",
     "tests/vllm/test_proposer.py::test_every_draft_is_the_one_that_vllm_verified[draft_model]",
     "tests/vllm/test_proposer.py::test_every_draft_is_the_one_that_vllm_verified[suffix]",
     "tests/vllm/test_proposer.py::test_responses_of_other_requests_are_drafted_from",
