@@ -725,3 +725,5 @@ assert num_rounds < num_tokens / 2
 #   2302.01318](https://arxiv.org/abs/2302.01318))
 # - Daliri, Musco & Suresh 2025, *Coupling without Communication and Drafter-Invariant Speculative
 #   Decoding* ([arXiv 2408.07978](https://arxiv.org/abs/2408.07978))
+# - Gante 2023, [*Assisted Generation*](https://huggingface.co/blog/assisted-generation): the second
+#   rule, in moving pictures

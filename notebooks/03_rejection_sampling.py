@@ -373,3 +373,5 @@ assert stock < 1e-100
 #   2302.01318](https://arxiv.org/abs/2302.01318))
 # - Sun et al. 2024, *Block Verification Accelerates Speculative Decoding* ([arXiv
 #   2403.10444](https://arxiv.org/abs/2403.10444))
+# - Yin et al. 2024, *A Theoretical Perspective for Speculative Decoding Algorithm* ([arXiv
+#   2411.00841](https://arxiv.org/abs/2411.00841))

@@ -206,11 +206,9 @@ def show(alpha=0.8, K=5, c=0.1, v=1.0):
     most = theory.speedup(alpha, best, c, v) if best else 1.0
     ring = {"markersize": 11, "markerfacecolor": "none", "markeredgewidth": 2.5}
     axes.plot(alpha, K, "o", color="white", **ring)
-    axes.annotate(
-        f"alpha = {alpha:g}, K = {K}: {gain:.2f}x\nbest K = {best}: {most:.2f}x",
-        (alpha, K), xytext=(-14, 0), textcoords="offset points", fontsize=SMALL,
-        ha="right", va="center", bbox={"facecolor": "white", "edgecolor": "none"},
-    )  # fmt: skip
+    says = f"alpha = {alpha:g}, K = {K}: {gain:.2f}x\nbest K = {best}: {most:.2f}x"
+    corner = {"transform": axes.transAxes, "va": "top", "fontsize": SMALL}
+    axes.text(0.02, 0.96, says, bbox={"facecolor": "white", "edgecolor": "none"}, **corner)
     return axes.get_figure()
 
 

@@ -439,3 +439,5 @@ assert seen["suffix"][2] / seen["suffix"][1] > seen["ngram"][2] / seen["ngram"][
 #
 # - Saxena 2023, [*Prompt Lookup Decoding*](https://github.com/apoorvumang/prompt-lookup-decoding)
 # - Oliaro et al. 2024, *SuffixDecoding* ([arXiv 2411.04975](https://arxiv.org/abs/2411.04975))
+# - Oliaro 2025, [*SuffixDecoding*](https://www.cs.cmu.edu/~csd-phd-blog/2025/suffix-decoding/), a
+#   blog post

@@ -566,3 +566,6 @@ assert min(positions["eagle3"]) > 0.5
 # - Li et al. 2025, *EAGLE-3* ([arXiv 2503.01840](https://arxiv.org/abs/2503.01840))
 # - Xiaomi 2025, *MiMo* ([arXiv 2505.07608](https://arxiv.org/abs/2505.07608))
 # - *DFlash* 2026 ([arXiv 2602.06036](https://arxiv.org/abs/2602.06036))
+# - PyTorch 2024, [*A Hitchhiker's Guide to Speculative
+#   Decoding*](https://pytorch.org/blog/hitchhikers-guide-speculative-decoding/): MLP speculators in
+#   production

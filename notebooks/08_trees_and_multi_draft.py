@@ -238,7 +238,9 @@ def gain(name, over):
 for name, over in (("best fixed tree", "chain"), ("likeliest nodes", "chain"),
                    ("likeliest nodes", "best fixed tree")):  # fmt: skip
     ratio, low, high = gain(name, over)
-    print(f"{name} over {over}: {ratio:.2f} [{low:.2f}, {high:.2f}]")
+    told = "" if not low < 1 < high else f": {len(judge)} texts do not tell them apart"
+    print(f"{name} over {over}: {ratio:.2f} [{low:.2f}, {high:.2f}]{told}")
+    assert 0.9 < low < high < 1.3  # whichever is better, it is not by much here
 
 # %% [markdown]
 # "Likeliest nodes" is EAGLE-2's dynamic tree (Li et al. 2024): the draft model's own probabilities
@@ -383,3 +385,4 @@ assert spent.parents.tolist() == [0, 0, 1, 2]  # no: four tokens are too few for
 # - Sun et al. 2023, *SpecTr* ([arXiv 2310.15141](https://arxiv.org/abs/2310.15141))
 # - Chen et al. 2024, *Sequoia* ([arXiv 2402.12374](https://arxiv.org/abs/2402.12374))
 # - Wang et al. 2025, *OPT-Tree* ([arXiv 2406.17276](https://arxiv.org/abs/2406.17276))
+# - Li et al. 2024, *EAGLE-2* ([arXiv 2406.16858](https://arxiv.org/abs/2406.16858))

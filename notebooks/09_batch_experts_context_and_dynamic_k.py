@@ -421,3 +421,5 @@ assert 1 + 3 * r > 1.1 * emitted / steps
 # - Liu et al. 2024, *TurboSpec* ([arXiv 2406.14066](https://arxiv.org/abs/2406.14066))
 # - Huang et al. 2025, *MoESD* ([arXiv 2505.19645](https://arxiv.org/abs/2505.19645))
 # - Sadhukhan et al. 2024, *MagicDec* ([arXiv 2408.11049](https://arxiv.org/abs/2408.11049))
+# - Modal 2026, [*Spec Dec Roofline Model*](https://modal.com/llm-almanac/spec-dec-roofline): the
+#   same for other models

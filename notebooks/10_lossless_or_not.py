@@ -58,6 +58,7 @@ from specjax.bundled import recording
 from specjax.theory import goodness
 from specjax.viz.findings import Found, audit_findings
 from specjax.viz.gains import Gain, gains
+from specjax.viz.palette import SMALL
 
 # %% [markdown]
 # ## Two servers of one distribution
@@ -242,10 +243,11 @@ within = [
     if one.base.arm == own[one.arm.arm] and one.arm.arm not in found.bases.labels
 ]
 figure = Figure(figsize=(7.8, 4.6), dpi=150, layout="constrained")
-for ax, load in zip(figure.subplots(1, 2, sharey=True), (1, 4), strict=True):
+for ax, load in zip(figure.subplots(1, 2, sharex=True, sharey=True), (1, 4), strict=True):
     here = [one for one in within if one.base.concurrency == load]
     arms = [Gain("", one.arm.arm, one.tpot_gain, one.tps_gain) for one in here]
     gains(arms, title=f"{load} at a time", ax=ax)
+    ax.set_xlabel("gain over plain decoding (ratio, 95%)", fontsize=SMALL)
 figure.suptitle("Within an engine some gains are real, some are not (2 CPU cores)",
                 fontsize=11, x=0.01, ha="left")  # fmt: skip
 assert len(within) == 2 * len(arms)
@@ -340,3 +342,5 @@ assert found[0] > 3.9 * found[1] > 15 * found[2]
 #   ([arXiv 2211.17192](https://arxiv.org/abs/2211.17192))
 # - Chen et al. 2023, *Accelerating Large Language Model Decoding with Speculative Sampling* ([arXiv
 #   2302.01318](https://arxiv.org/abs/2302.01318))
+# - Gao et al. 2024, *Model Equality Testing: Which Model Is This API Serving?* ([arXiv
+#   2410.20247](https://arxiv.org/abs/2410.20247)): a kernel test of whole texts

@@ -214,3 +214,5 @@ assert x / length > 0.7 or not OURS
 # - Leviathan, Kalman & Matias 2023, *Fast Inference from Transformers via Speculative Decoding*
 #   ([arXiv 2211.17192](https://arxiv.org/abs/2211.17192))
 # - vLLM, [metrics](https://docs.vllm.ai/en/latest/design/metrics.html)
+# - vLLM, [acceptance metrics of each
+#   request](https://docs.vllm.ai/en/stable/features/speculative_decoding/acceptance_metrics/)
