@@ -16,6 +16,7 @@ from specjax.audit.philox import Noise
 from specjax.core.topology import chain_parents
 from specjax.core.types import Draft
 from specjax.verify import noise as v
+from specjax.verify.probs_rule import ProbsKernel
 from specjax.verify.rejection import reject
 
 ROWS, K, V = 6, 5, 24  # the largest batch; smaller ones are padded to it
@@ -127,9 +128,9 @@ def pad(batch: Batch) -> tuple[v.Noise, Draft, jax.Array]:
     return v.Noise(accept, recover), draft, target
 
 
-def emit(batch: Batch) -> list[list[int]]:
-    """Return the tokens that our rejection kernel emits in every row."""
-    verdict = jax.jit(reject, static_argnums=3)(*pad(batch), K)
+def emit(batch: Batch, kernel: ProbsKernel = reject) -> list[list[int]]:
+    """Return the tokens that a kernel of ours, by default the rejection one, emits in every row."""
+    verdict = jax.jit(kernel, static_argnums=3)(*pad(batch), K)
     counts = np.asarray(verdict.num_accepted) + 1
     tokens = np.asarray(verdict.tokens)
     return [tokens[b, : counts[b]].tolist() for b in range(len(batch.counts))]

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from specjax.bench.arms import in_groups
 from specjax.bench.costs import Costs, round_costs
-from specjax.bench.plan import DRAFT_MODEL, LEARNED, NGRAM, SUFFIX
+from specjax.bench.plan import DRAFT_MODEL, LEARNED, NGRAM, SUFFIX, trained_alike
 from specjax.bench.prompts import KINDS, halves, keep, sureness
 from specjax.bench.report import MOST_LOAD, busy, num_cores
 from specjax.bench.rounds import tokens_per_round
@@ -65,30 +65,37 @@ class Turn(NamedTuple):
 def bench_methods(
     json_file: Path | None,
     *,
-    names: Sequence[str] = tuple(METHODS),
+    names: Sequence[str] | None = None,
     batches: Sequence[int] = (1,),
     temperatures: Sequence[float] = (0.0,),
     num_tokens: int = 64,
     reps: int = 5,
     readme: Path | None = None,
+    heads: Path | None = None,
     console: Console | None = None,
 ) -> list[dict[str, Any]]:
     """Return, print and write the rows of the benchmark.
 
-    ``readme`` is a Markdown file in whose section ``SECTION`` to put them. Raises ValueError for
+    ``readme`` is a Markdown file in whose section ``SECTION`` to put them, ``heads`` a folder of
+    ``specjax train heads``, whose heads take the place of those that ship. Raises ValueError for
     an unknown method or if too few completions are worth measuring on.
     """
+    methods = METHODS
+    if heads is not None:
+        kept = {name: own for name, own in METHODS.items() if name not in LEARNED}
+        methods = {**kept, **trained_alike(heads)}
+    names = tuple(methods) if names is None else names
     console = console or Console(highlight=False)
     if readme is not None:
         around_section(readme, SECTION)
-    unknown = [name for name in names if name not in METHODS]
+    unknown = [name for name in names if name not in methods]
     if unknown:
-        raise ValueError(f"unknown method {unknown[0]!r}: use some of {', '.join(METHODS)}")
+        raise ValueError(f"unknown method {unknown[0]!r}: use some of {', '.join(methods)}")
     load = busy()
     if load > MOST_LOAD:
         console.print(f"other processes keep {load:.1f} cores busy: these numbers will move")
     names = list(dict.fromkeys((PLAIN, *names)))
-    llms = {name: LLM("bundled", speculative_config=METHODS[name]) for name in names}
+    llms = {name: LLM("bundled", speculative_config=methods[name]) for name in names}
     plain = llms[PLAIN]
     rows, on = [], []
     for kind in KINDS:

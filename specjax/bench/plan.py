@@ -1,9 +1,10 @@
 """Model shapes, methods and settings that the benchmarks share."""
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from specjax.bundled import HEADS
-from specjax.models.config import ModelConfig, Rope
+from specjax.models.config import HEAD_KINDS, ModelConfig, Rope
 
 QWEN3_100M = ModelConfig(
     vocab_size=16384,
@@ -74,6 +75,26 @@ LEARNED: dict[str, dict[str, Any]] = {  # the heads that ship with the bundled t
     for name in HEADS
 }
 PAUSE = 0.3  # seconds between turns of servers: the other's threads may still be spinning
+
+
+def trained_alike(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the configs of the heads that ``specjax train heads`` has trained, all with one K.
+
+    Raises:
+        ValueError: there are none.
+    """
+    found = [kind for kind in HEAD_KINDS if (folder / kind / "model" / "config.json").is_file()]
+    if not found:
+        raise ValueError(f"{folder} holds no trained heads: make some with `specjax train heads`")
+    at_once = {"method": "eagle3", "parallel_drafting": True}
+    return {
+        kind: {
+            **(at_once if kind == "peagle" else {"method": kind}),
+            "model": str(folder / kind / "model"),
+            "num_speculative_tokens": DEPTH,
+        }
+        for kind in found
+    }
 
 
 class Setting(NamedTuple):

@@ -275,20 +275,48 @@ def methods(
     readme: Annotated[
         Path | None, typer.Option(help="A Markdown file: rewrite its section 'methods'.")
     ] = None,
+    heads: Annotated[
+        Path | None, typer.Option(help="Folder of `specjax train heads`, for those that ship.")
+    ] = None,
 ) -> None:
     """Time every method, with its acceptance by position and what theory foretells (minutes)."""
-    from specjax.bench.methods import METHODS, bench_methods
+    from specjax.bench.methods import bench_methods
     from specjax.host.compile_cache import enable_compile_cache
 
     enable_compile_cache()
     bench_methods(
         json_file,
-        names=names or tuple(METHODS),
+        names=names or None,
         batches=batch or (1,),
         temperatures=temperature or (0.0,),
         reps=reps,
         readme=readme,
+        heads=heads,
     )
+
+
+@bench.command()
+@plainly
+def online(
+    head: Annotated[str, typer.Option(help="Folder of the head that goes on learning.")] = (
+        "bundled:eagle3"
+    ),
+    rounds: Annotated[int, typer.Option(min=1, help="How often new weights are taken.")] = 3,
+    requests: Annotated[
+        int, typer.Option(min=8, help="Answers to learn from, of each round.")
+    ] = 48,
+    steps: Annotated[int, typer.Option(min=1, help="Of training, in each round.")] = 60,
+    out: Annotated[
+        Path | None, typer.Option(help="Keep answers and heads here; else they are deleted.")
+    ] = None,
+    json_file: Json = None,
+) -> None:
+    """Train a head on the answers it helps to give, while it serves them (five minutes)."""
+    from specjax.bench.online import bench_online
+    from specjax.host.compile_cache import enable_compile_cache
+
+    enable_compile_cache()
+    bench_online(json_file, head=head, rounds=rounds, num_requests=requests, steps=steps, out=out)
 
 
 @bench.command()

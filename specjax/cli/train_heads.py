@@ -11,13 +11,14 @@ from specjax.cli.errors import plainly
 from specjax.cli.group_options import with_group_options
 from specjax.cli.train import lm
 from specjax.models.config import HEAD_KINDS
+from specjax.train.alike import EQUALS, train_alike
 from specjax.train.features import SourceConfig, open_shards, write_shards
-from specjax.train.head_options import HeadTrainConfig, taps_of
+from specjax.train.head_options import KINDS, HeadTrainConfig, taps_of
 from specjax.train.heads import train_head
 from specjax.train.interrupt import until_interrupted
 from specjax.weights.hf_config import read_config
 
-COMMANDS = {"mlp" if kind == "mlp_speculator" else kind: kind for kind in HEAD_KINDS}
+COMMANDS = {"mlp" if kind == "mlp_speculator" else kind: kind for kind in KINDS}
 
 Target = Annotated[str, typer.Option(help="Hugging Face folder of the target.")]
 Batch = Annotated[int, typer.Option(help="Sequences per step, and per shard.")]
@@ -28,7 +29,10 @@ Seed = Annotated[int, typer.Option(help="Of the order of text, and of first weig
 Batches = Annotated[int, typer.Option(help="Different batches to learn from.")]
 HeldOut = Annotated[int, typer.Option(help="Batches to measure on.")]
 PyFiles = Annotated[
-    Path | None, typer.Option(help="Folder of .py files; else this Python's standard library.")
+    Path | None,
+    typer.Option(
+        help="Folder of .py files, or a .jsonl of answers (--own 0); else the standard library."
+    ),
 ]
 
 
@@ -39,6 +43,7 @@ def training_app() -> typer.Typer:
     )
     training.command("lm")(plainly(with_group_options(lm)))
     training.command("shards")(plainly(shards))
+    training.command("heads")(plainly(heads))
     for name, kind in COMMANDS.items():
         training.command(name)(plainly(with_group_options(head_command(kind))))
     return training
@@ -77,6 +82,57 @@ def shards(
     typer.echo(f"{out}: {batches} + {held_out} shards, {written} of them written now")
 
 
+def heads(
+    out: Annotated[Path, typer.Option(help="Folder; each head goes to OUT/KIND/model.")],
+    steps: Annotated[int, typer.Option(help="Of each head.")],
+    kinds: Annotated[
+        str | None,
+        typer.Option(help="As eagle,dflash; else all kinds that ship and peagle, dspark."),
+    ] = None,
+    loss: Annotated[list[str] | None, typer.Option(help="As of one head; for all.")] = None,
+    unroll: Annotated[int, typer.Option(help="Tokens drafted ahead in training, by all.")] = 4,
+    learning_rate: Annotated[float, typer.Option(help="Of all.")] = 3e-3,
+    optimizer: Annotated[str, typer.Option(help="adamw, or muon.")] = "adamw",
+    target: Target = "bundled",
+    batch: Batch = 8,
+    context: Context = 256,
+    own: Own = 128,
+    temperature: Temperature = 0.5,
+    batches: Batches = 400,
+    held_out: HeldOut = 8,
+    seed: Seed = 0,
+    source: PyFiles = None,
+) -> None:
+    """Train a head of each kind on the same batches, for as many steps, so that they compare."""
+    data = SourceConfig(
+        target=target,
+        layers=all_taps(target),
+        batch=batch,
+        context=context,
+        own=own,
+        temperature=temperature,
+        num_batches=batches,
+        num_held_out=held_out,
+        seed=seed,
+        source=None if source is None else str(source),
+    )
+    with until_interrupted(out):
+        rows = train_alike(
+            out,
+            data,
+            EQUALS if kinds is None else tuple(kinds.split(",")),
+            steps=steps,
+            losses=read_losses(loss or ["kl"]),
+            unroll=unroll,
+            learning_rate=learning_rate,
+            optimizer=optimizer,
+            seed=seed,
+        )
+    for row in rows:
+        typer.echo(f"{row['kind']}: accepts {row['acceptance']}, {row['parameters']:,} parameters")
+    typer.echo(f"compare them: specjax bench methods --heads {out}")
+
+
 def all_taps(target: str) -> tuple[int, ...]:
     """Return all layers that some kind of head taps."""
     facts, _ = read_config(resolve(target), dtype="float32")
@@ -98,7 +154,9 @@ def head_command(kind: str) -> Callable:
         ] = None,
         loss: Annotated[
             list[str] | None,
-            typer.Option(help="kl, cross_entropy, tv or feature, or NAME=WEIGHT; may be repeated."),
+            typer.Option(
+                help="kl, cross_entropy, tv, lk, lk_hybrid, feature, or NAME=WEIGHT; repeatable."
+            ),
         ] = None,
         unroll: Annotated[
             int, typer.Option(help="Tokens drafted ahead in training (medusa, mlp: ever).")
@@ -123,11 +181,12 @@ def head_command(kind: str) -> Callable:
             int, typer.Option(help="Of dflash, dspark, peagle; residual ones of a Medusa head.")
         ] = 2,
         mask_token: Annotated[
-            int, typer.Option(help="Of the same three: the token that stands for one to draft.")
+            int, typer.Option(help="Of these three and pard: the token that stands for a draft.")
         ] = 0,
         markov_rank: Annotated[int, typer.Option(help="Of dspark's Markov head.")] = 64,
         start: Annotated[
-            Path | None, typer.Option(help="Folder of such a head, to go on from its weights.")
+            Path | None,
+            typer.Option(help="Folder of such a head (pard: a draft model), to go on from it."),
         ] = None,
         first_batch: Annotated[
             int, typer.Option(help="Where to begin in the source: 0, or after an earlier run.")
@@ -193,6 +252,8 @@ def head_command(kind: str) -> Callable:
         )
 
     command.__doc__ = f"Train a head of kind {kind} on a target's hidden states."
+    if kind == "pard":
+        command.__doc__ = "Train a draft model on, to draft all its tokens in one pass (PARD)."
     return command
 
 

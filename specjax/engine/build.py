@@ -23,6 +23,7 @@ from specjax.core.types import (
 )
 from specjax.drafters.adaptive import adaptive as adapt
 from specjax.drafters.block import block_drafter
+from specjax.drafters.catch_up import catch_up, rest
 from specjax.drafters.custom import build_custom
 from specjax.drafters.draft_model import draft_model
 from specjax.drafters.fallback import Both, fallback
@@ -59,6 +60,7 @@ from specjax.models.config import (
     WITH_LAYERS,
     BlockConfig,
     FeatureConfig,
+    LstmConfig,
     MedusaConfig,
     ModelConfig,
     SpeculatorConfig,
@@ -211,7 +213,7 @@ def describe_head(target: Model, config: SpeculativeConfig) -> Head:
     stages = depth
     if isinstance(head.config, MedusaConfig):
         stages = head.config.num_heads
-    elif isinstance(head.config, SpeculatorConfig):
+    elif isinstance(head.config, SpeculatorConfig | LstmConfig):
         stages = head.config.num_stages
     if depth > stages:
         raise ValueError(
@@ -313,6 +315,8 @@ def build_engine(target: Model, draft: Source, config: SpeculativeConfig | None)
         return Engine(build_target(target.config, taps), drafter, walk, window=0)
     model = build_target(target.config, taps_of(draft, config, target.config.num_layers))
     drafter = choose_drafter(model, draft, config, config.num_speculative_tokens)
+    if may_rest(draft, config):
+        drafter = catch_up(drafter)
     if config.adaptive is not None and config.adaptive.strategy == "request":
         drafter = adapt(drafter, config.adaptive.ema_alpha or 0.2)
     return Engine(model, drafter, choose_rule(config, drafter), window=0)
@@ -324,8 +328,8 @@ def build_schedule(
     """Return the engine for each number of running requests: 1, 2, ..., the last also for more.
 
     They differ in K (num_speculative_tokens_per_batch_size; where its ranges leave a gap, the
-    range before it goes on) and share one state: while K is 0, the drafter still observes the
-    tokens.
+    range before it goes on) and share one state: while K is 0, a head still reads the target's
+    hidden states; a draft model rests, and catches up later.
     """
     ranges = config and config.num_speculative_tokens_per_batch_size
     if config is None or not ranges or not engine.drafter.depth:
@@ -357,9 +361,20 @@ def engine_of_depth(engine: Engine, draft: Source, config: SpeculativeConfig, de
     """Return the engine that drafts ``depth`` tokens, with the same state as ``engine``."""
     if depth == config.num_speculative_tokens:
         return engine
+    rests = may_rest(draft, config)
     if depth == 0:
-        return engine._replace(drafter=observe_only(engine.drafter))
-    return engine._replace(drafter=choose_drafter(engine.target, draft, config, depth))
+        drafter = rest(engine.drafter) if rests else observe_only(engine.drafter)
+        return engine._replace(drafter=drafter)
+    drafter = choose_drafter(engine.target, draft, config, depth)
+    return engine._replace(drafter=catch_up(drafter) if rests else drafter)
+
+
+def may_rest(draft: Source, config: SpeculativeConfig) -> bool:
+    """Return whether K may be 0 for a while, and the drafter is a draft model, which catches up."""
+    schedule = [depth for *_, depth in config.num_speculative_tokens_per_batch_size or ()]
+    if config.adaptive is not None and config.adaptive.strategy in OF_BATCH:
+        schedule += config.adaptive.policy(config.num_speculative_tokens, 1).candidate_steps
+    return isinstance(draft, Model) and 0 in schedule
 
 
 def choose_drafter(model: Target, draft: Source, config: SpeculativeConfig, depth: int) -> Drafter:

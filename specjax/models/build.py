@@ -22,14 +22,16 @@ from specjax.models.config import (
     AttentionKind,
     BlockConfig,
     FeatureConfig,
+    LstmConfig,
     MedusaConfig,
     ModelConfig,
     SpeculatorConfig,
 )
 from specjax.models.decoder import Decoder
 from specjax.models.dflash import DFlash
+from specjax.models.lstm_speculator import LstmSpeculator
 
-HeadConfig = FeatureConfig | BlockConfig | MedusaConfig | SpeculatorConfig
+HeadConfig = FeatureConfig | BlockConfig | MedusaConfig | SpeculatorConfig | LstmConfig
 FEATURE_HEADS = {"eagle": heads.Eagle, "eagle3": heads.Eagle3, "mtp": heads.Mtp}
 
 
@@ -43,6 +45,8 @@ def declare(config: ModelConfig | HeadConfig, rngs: nnx.Rngs) -> nnx.Module:
         return DFlash(config, rngs=rngs)
     if isinstance(config, MedusaConfig):
         return heads.Medusa(config, rngs=rngs)
+    if isinstance(config, LstmConfig):
+        return LstmSpeculator(config, rngs=rngs)
     return heads.Speculator(config, rngs=rngs)
 
 
@@ -179,8 +183,8 @@ def build_block_head(config: BlockConfig) -> BlockHead:
 
 
 @functools.cache
-def build_stages(config: MedusaConfig | SpeculatorConfig) -> Stages:
-    """Return Medusa's heads or an MLP speculator as functions, a stage per draft token; cached."""
+def build_stages(config: MedusaConfig | SpeculatorConfig | LstmConfig) -> Stages:
+    """Return Medusa's heads or a speculator as functions, a stage per draft token; cached."""
     graphdef, _ = graph(config)
 
     def start(params, hidden):

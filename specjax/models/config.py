@@ -336,3 +336,16 @@ class SpeculatorConfig:
     tied: bool = False  # stages share their weights except the first projection
     scale_input: bool = False
     dtype: str = "float32"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LstmConfig:
+    """Arctic's LSTM speculator: an LSTM over drafted tokens, whose first state is the target's."""
+
+    num_stages: int  # the most tokens that it drafts
+    n_predict: int  # how many it was trained to draft, which sets an embedding's weight
+    hidden_size: int  # of the target
+    inner_size: int
+    vocab_size: int
+    scale_input: bool = False
+    dtype: str = "float32"

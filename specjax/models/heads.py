@@ -19,6 +19,7 @@ from specjax.core.sampling import FORBIDDEN
 from specjax.core.types import Cache, PyTree, Ring, Slots
 from specjax.models.config import FeatureConfig, MedusaConfig, ModelConfig, SpeculatorConfig
 from specjax.models.decoder import Attention, Layer, layer_inputs
+from specjax.models.latent import LatentAttention
 from specjax.models.modules import MLP, Embedding, Linear, Norm, noise, pick_one
 from specjax.models.rope import Angles
 
@@ -95,7 +96,8 @@ class Eagle3Layer(nnx.Module):
         block, self.config = config.block, config
         self.input_layernorm = Norm(block, block.hidden_size)
         self.hidden_norm = Norm(block, block.hidden_size)
-        self.self_attn = Attention(block, rngs=rngs, inputs=2)
+        attention = LatentAttention if block.latent else Attention
+        self.self_attn = attention(block, rngs=rngs, inputs=2)
         self.post_attention_layernorm = Norm(block, block.hidden_size)
         self.mlp = MLP(block, rngs=rngs)
 

@@ -25,14 +25,17 @@ EPSILON = 1e-6  # of the norms inside, whatever the decoder's is, as DeepSeek's 
 
 
 class LatentAttention(nnx.Module):
-    """Attention over latents; queries may have a low-rank projection too (``q_lora_rank``)."""
+    """Attention over latents; queries may have a low-rank projection too (``q_lora_rank``).
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs, index: int = 0):
+    The input has ``inputs`` times the hidden size.
+    """
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs, inputs: int = 1, index: int = 0):
         facts = config.latent
         assert facts is not None
         self.facts: Latent = facts
         self.scale, self.rope = softmax_scale(config), config.kind(index).rope
-        size, dtype, heads = config.hidden_size, config.dtype, config.num_heads
+        size, dtype, heads = inputs * config.hidden_size, config.dtype, config.num_heads
         wide = heads * (facts.qk_nope_head_dim + facts.qk_rope_head_dim)
         rank, query_rank = facts.kv_lora_rank, facts.q_lora_rank
 
@@ -48,9 +51,9 @@ class LatentAttention(nnx.Module):
         self.kv_a_proj_with_mqa = linear(size, rank + facts.qk_rope_head_dim)
         self.kv_a_layernorm = Norm(config, rank, EPSILON)
         self.kv_b_proj = linear(rank, heads * (facts.qk_nope_head_dim + facts.v_head_dim))
-        self.o_proj = linear(heads * facts.v_head_dim, size)
+        self.o_proj = linear(heads * facts.v_head_dim, config.hidden_size)
 
-    def queries(self, x: Float[Array, "B N D"]) -> Float[Array, "B N Q"]:
+    def queries(self, x: Float[Array, "B N I"]) -> Float[Array, "B N Q"]:
         """Return the queries of all heads, not rotated yet."""
         if self.facts.q_lora_rank is None:
             return self.q_proj(x)
@@ -58,11 +61,11 @@ class LatentAttention(nnx.Module):
 
     def write(
         self,
-        x: Float[Array, "B N D"],
+        x: Float[Array, "B N I"],
         angles: Angles | None,
         cache: Slots | Ring,
         slots: Int[Array, "B N"],
-    ) -> tuple[Slots | Ring, Float[Array, "B N D"]]:
+    ) -> tuple[Slots | Ring, Float[Array, "B N I"]]:
         """Return the cache with the nodes' latents and rotated keys, and the input of ``read``."""
         assert angles is not None
         assert isinstance(cache, Slots)
@@ -74,7 +77,7 @@ class LatentAttention(nnx.Module):
 
     def read(
         self,
-        x: Float[Array, "B N D"],
+        x: Float[Array, "B N I"],
         angles: Angles | None,
         mask: Bool[Array, "B N W"],
         cache: Slots | Ring,

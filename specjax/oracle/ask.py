@@ -22,7 +22,7 @@ KINDS = {  # what each kind of job must hold, and what it may hold
     "session": (("model",), ("speculative_config", "engine", "repairs")),
     "serve": (("model", "requests"), ("arguments", "start_timeout", "repairs")),
     "server": (("model",), ("arguments", "start_timeout", "repairs")),
-    "rejection": (("arrays", "num_batches"), ("repairs",)),
+    "rejection": (("arrays", "num_batches"), ("repairs", "rule", "rates")),
     "ngram": (("cases",), ()),
     "suffix": (("worlds",), ()),
 }

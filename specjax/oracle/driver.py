@@ -329,10 +329,14 @@ def rejection(job: dict) -> dict:
     Job: ``arrays``, a file with, for batch i, ``{i}_counts`` [B] drafts per request,
     ``{i}_draft`` [N], ``{i}_target`` [N, V] logits, ``{i}_accept`` [N] uniforms,
     ``{i}_recover`` [B, V] exponentials (vLLM draws one set per request), ``{i}_bonus`` [B],
-    ``{i}_greedy`` [B] and, if drafts were sampled, ``{i}_probs`` [N, V]. Answer: ``tokens``,
-    per batch, per request, without padding.
+    ``{i}_greedy`` [B] and, if drafts were sampled, ``{i}_probs`` [N, V]; optional ``rule``, of the
+    V2 runner: "standard", "block" or "synthetic", with conditional acceptance ``rates``. Answer:
+    ``tokens``, per batch, per request, without padding.
     """
     import numpy as np
+
+    if "rule" in job:
+        return second_rejection(job, np.load(job["arrays"]))
     import torch
     from vllm.platforms import current_platform
     from vllm.plugins import load_general_plugins
@@ -367,6 +371,24 @@ def rejection(job: dict) -> dict:
             sampling_metadata(greedy),
         )
         tokens.append([[token for token in row if token >= 0] for row in out.tolist()])
+    return {"tokens": tokens}
+
+
+def second_rejection(job: dict, arrays: Any) -> dict:
+    """Return what the V2 runner's kernels emit (``v2_rejection.py``)."""
+    import v2_runner
+
+    v2_runner.prepare()
+    from vllm.plugins import load_general_plugins
+
+    load_general_plugins()
+    import v2_rejection
+
+    tokens = []
+    for i in range(job["num_batches"]):
+        own = {key.split("_", 1)[1]: arrays[key] for key in arrays if key.startswith(f"{i}_")}
+        rule, rates = job["rule"], job.get("rates", [])
+        tokens.append(v2_rejection.rejection_sample(own, rule, rates))
     return {"tokens": tokens}
 
 

@@ -2,12 +2,14 @@
 
 import dataclasses
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from specjax.models.build import HeadConfig
 from specjax.models.config import (
     HEAD_KINDS,
     BlockConfig,
     FeatureConfig,
+    LstmConfig,
     MedusaConfig,
     ModelConfig,
     SpeculatorConfig,
@@ -17,15 +19,17 @@ from specjax.train.options import RunConfig
 from specjax.weights.head_configs import SIZES
 
 REDUCED = ("eagle3", "peagle", "dflash", "dspark")  # may have a vocabulary of their own
-LOSSES = ("kl", "cross_entropy", "tv", "feature")
+LOSSES = ("kl", "cross_entropy", "tv", "lk", "lk_hybrid", "feature")
+KINDS = (*HEAD_KINDS, "pard")  # what is trained so
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeadTrainConfig(RunConfig):
-    """Options of training a head on a target's hidden states.
+    """Options of training a head on a target's hidden states, or a draft model with masks (PARD).
 
     ``losses`` are weights by name: "kl" (from the target's distribution), "cross_entropy" (of the
-    text), "tv" (1 - the chance of acceptance) and "feature" (EAGLE's regression).
+    text), "tv" (1 - the chance of acceptance), "lk" (minus its logarithm), "lk_hybrid" (kl, and tv
+    where much is accepted) and "feature" (EAGLE's regression).
     """
 
     kind: str
@@ -38,18 +42,16 @@ class HeadTrainConfig(RunConfig):
     num_kv_heads: int | None = None
     draft_vocab_size: int | None = None  # eagle3's own, of the most frequent tokens
     num_layers: int = 2  # of dflash, dspark and peagle; residual ones of a Medusa head
-    mask_token_id: int = 0  # of the same three: stands for a token that is to be drafted
+    mask_token_id: int = 0  # of the same three, and pard: stands for a token to be drafted
     markov_rank: int = 64  # of dspark's Markov head
-    start: str | None = None  # folder of such a head, to go on from its weights
+    start: str | None = None  # folder of such a head (pard: a draft model), to go on from there
     first_batch: int = 0  # of the source; the next follow, then all again
     learning_rate: float = 4e-3
 
     def __post_init__(self):
         super().__post_init__()
-        if self.kind not in HEAD_KINDS:
-            raise ValueError(
-                f"unknown kind of head {self.kind!r}: use one of {', '.join(HEAD_KINDS)}"
-            )
+        if self.kind not in KINDS:
+            raise ValueError(f"unknown kind of head {self.kind!r}: use one of {', '.join(KINDS)}")
         for name, weight in self.losses.items():
             if name not in LOSSES:
                 raise ValueError(f"unknown loss {name!r}: use one of {', '.join(LOSSES)}")
@@ -67,10 +69,19 @@ class HeadTrainConfig(RunConfig):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
+        if self.kind == "pard":
+            self._check_draft_model()
         if self.draft_vocab_size is not None and self.kind not in REDUCED:
             raise ValueError(
                 f"draft_vocab_size is for {', '.join(REDUCED)}: a {self.kind} head has the target's"
             )
+
+    def _check_draft_model(self):
+        if self.start is None:
+            raise ValueError("pard trains a draft model on: name its folder with start (--start)")
+        sizes = [name for name in SIZES if getattr(self, name) is not None]
+        if sizes:
+            raise ValueError(f"{sizes[0]}: a pard model has the sizes of the one it starts from")
 
 
 def taps_of(kind: str, target: ModelConfig) -> tuple[int, ...]:
@@ -86,6 +97,35 @@ def taps_of(kind: str, target: ModelConfig) -> tuple[int, ...]:
     return (depth,) if kind == "mtp" else ()
 
 
+def check_taps(config: HeadTrainConfig, taps: tuple[int, ...]) -> None:
+    """Raise ValueError where the source lacks the layers that a head taps."""
+    if set(taps) - set(config.source.layers):
+        raise ValueError(
+            f"{config.kind} taps layers {list(taps)}, the source holds "
+            f"{list(config.source.layers)}: extract with --layers"
+        )
+
+
+def check_start(config: HeadTrainConfig, folder: Path, found: HeadConfig) -> None:
+    """Raise ValueError where the head that training starts from is not what the options ask for."""
+    if isinstance(found, LstmConfig):
+        raise ValueError(f"{folder} is Arctic's LSTM speculator, which is not trained here")
+    asked = {name: getattr(config, name) for name in (*SIZES, "draft_vocab_size")}
+    theirs = {name: getattr(found, name, None) for name in asked}
+    if isinstance(found, FeatureConfig | BlockConfig):
+        check_taps(config, found.taps)
+        theirs |= {name: getattr(found.block, name) for name in SIZES}
+    else:
+        asked["unroll"] = config.unroll
+        heads = isinstance(found, MedusaConfig)
+        theirs["unroll"] = found.num_heads if heads else found.num_stages
+    for name, value in asked.items():
+        if value not in (None, theirs[name]):
+            raise ValueError(
+                f"{folder} holds another head: its {name} is {theirs[name]}, asked {value}"
+            )
+
+
 def head_config(config: HeadTrainConfig, target: ModelConfig) -> HeadConfig:
     """Return the config of the head to train, with the target's sizes unless given.
 
@@ -93,12 +133,7 @@ def head_config(config: HeadTrainConfig, target: ModelConfig) -> HeadConfig:
     is none.
     """
     taps = taps_of(config.kind, target)
-    missing = sorted(set(taps) - set(config.source.layers))
-    if missing:
-        raise ValueError(
-            f"{config.kind} taps layers {list(taps)}, the source holds "
-            f"{list(config.source.layers)}: extract with --layers"
-        )
+    check_taps(config, taps)
     size, vocab_size = target.hidden_size, target.vocab_size
     if config.kind == "medusa":
         return MedusaConfig(
@@ -118,6 +153,11 @@ def head_config(config: HeadTrainConfig, target: ModelConfig) -> HeadConfig:
             scale_input=True,
         )
     sizes = {name: getattr(config, name) for name in SIZES if getattr(config, name) is not None}
+    if target.latent is not None:
+        raise ValueError(
+            f"a {config.kind} head has its target's kind of attention, and this target's is latent "
+            "(MLA), which training does not write: train medusa or mlp"
+        )
     block = dataclasses.replace(target, num_layers=1, **sizes)
     if config.kind == "mtp":
         return FeatureConfig(

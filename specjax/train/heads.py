@@ -1,7 +1,9 @@
-"""Train a drafting head on its target's hidden states, and export a folder that vLLM loads."""
+"""Train a drafting head on its target's hidden states, and export a folder that vLLM loads.
+
+A draft model that drafts in parallel (PARD) is trained by the same loop.
+"""
 
 import functools
-from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -19,10 +21,19 @@ from specjax.models.config import WITH_LAYERS, ModelConfig
 from specjax.train.data_parallel import check_divides, gather, replicate, whole
 from specjax.train.features import Features, Source, open_shards, open_source
 from specjax.train.head_init import Flat, first_weights
-from specjax.train.head_options import HeadTrainConfig, head_config
+from specjax.train.head_options import HeadTrainConfig, check_start, head_config
+from specjax.train.learner import Learner
 from specjax.train.log import draw_losses, echo
 from specjax.train.loop import make_updates
-from specjax.train.losses import cross_entropy, divergence, overlap, regression
+from specjax.train.losses import (
+    cross_entropy,
+    divergences,
+    lk_hybrid,
+    negative_log_acceptance,
+    overlap,
+    regression,
+)
+from specjax.train.pard import parallel_draft_model
 from specjax.train.run import Trained, Work, read_run, settle, train
 from specjax.train.unrolled import Drafted, build_unrolled
 from specjax.weights.head_configs import read_head_config
@@ -46,39 +57,55 @@ def train_head(config: HeadTrainConfig, shards: Path | None = None, *, resume: b
     run = read_run(out, config, resume)
     folder = resolve(config.source.target)
     facts, _ = read_config(folder, dtype="float32")
-    head = head_config(config, facts)
+    head = None if config.kind == "pard" else choose_head(config, facts)
     source = open_source(config.source, out) if shards is None else open_shards(shards)
     if source.config != config.source:
         raise ValueError(f"{shards} was made otherwise: {source.config}, asked {config.source}")
     target = load_params(folder, facts)
     out.mkdir(parents=True, exist_ok=True)
-    if config.start is None:
-        kept = frequent_tokens(head, source)
-        first = functools.partial(first_weights, head, facts, target, kept, config.seed)
+    if head is None:
+        learner = parallel_draft_model(config, facts)
     else:
-        own, kept = read_start(config, head, facts, target)
-        first = functools.partial(jax.tree.map, jnp.copy, own)
-    make = functools.partial(make_work, config, head, facts, target, source, kept, first)
+        learner = a_head(config, head, facts, target, source)
+    make = functools.partial(make_work, config, learner, facts, target, source)
     steps = settle(config, run, source.data, make)
     best, loss = train(config, steps, make(steps))
     if is_first():
-        save_head(out / "model", config.kind, head, best.params, kept)
+        learner.save(out / "model", best.params)
         draw_losses(out)
     return Trained(out / "model", int(best.step), loss)
 
 
-def read_start(
-    config: HeadTrainConfig, head: HeadConfig, facts: ModelConfig, target: PyTree
-) -> tuple[Flat, np.ndarray | None]:
-    """Return the weights that training starts from, and a reduced vocabulary's tokens or None.
+def a_head(
+    config: HeadTrainConfig, head: HeadConfig, facts: ModelConfig, target: PyTree, source: Source
+) -> Learner:
+    """Return a head as what is trained: from its first weights, or those of ``config.start``."""
+    if config.start is None:
+        kept = frequent_tokens(head, source)
+        first = functools.partial(first_weights, head, facts, target, kept, config.seed)
+    else:
+        own, kept = read_head(resolve(config.start), config.kind, head, target)
+        first = functools.partial(jax.tree.map, jnp.copy, own)
+    vocab_rows = None if kept is None else replicate(rows_of(kept, facts.vocab_size))
+    return Learner(
+        first=first,
+        assemble=lambda own, target: assemble(head, own, target, vocab_rows),
+        draft=build_unrolled(head, config.unroll, config.source.layers),
+        save=lambda folder, own: save_head(folder, config.kind, head, own, kept),
+    )
 
-    Raises ValueError if their config differs.
+
+def choose_head(config: HeadTrainConfig, facts: ModelConfig) -> HeadConfig:
+    """Return the config of the head to train: that of ``config.start``, or of the options.
+
+    Raises ValueError if the two differ.
     """
-    folder = resolve(config.start or "")
+    if config.start is None:
+        return head_config(config, facts)
+    folder = resolve(config.start)
     found = read_head_config(folder, config.kind, facts)
-    if found != head:
-        raise ValueError(f"{folder} holds another head: {found}, asked {head}")
-    return read_head(folder, config.kind, head, target)
+    check_start(config, folder, found)
+    return found
 
 
 def frequent_tokens(head: HeadConfig, source: Source) -> np.ndarray | None:
@@ -111,43 +138,45 @@ def loss_of(
     """
     logits, known = drafted.logits, known[:, drafted.at]
     has, total = logits > FORBIDDEN, jnp.zeros(())
+    kl = divergences(logits, jnp.where(has, known, FORBIDDEN))
+    accepted = overlap(logits, known)
     if weight := weights.get("kl"):
-        total += weight * divergence(logits, jnp.where(has, known, FORBIDDEN))
+        total += weight * kl.mean()
     if weight := weights.get("cross_entropy"):
         labels = batch.token_ids[:, 2:][:, drafted.at]
         can = jnp.take_along_axis(has, labels[..., None], axis=-1)
         fair = jnp.where(can, logits, jnp.zeros_like(logits))  # a constant where it cannot
         total += weight * cross_entropy(fair, labels)
     if weight := weights.get("tv"):
-        total += weight * (1 - overlap(logits, known).mean())
+        total += weight * (1 - accepted.mean())
+    if weight := weights.get("lk"):
+        total += weight * negative_log_acceptance(accepted)
+    if weight := weights.get("lk_hybrid"):
+        total += weight * lk_hybrid(kl, accepted)
     if weight := weights.get("feature"):
         wanted = batch.hidden_states[:, 1:][:, drafted.at].astype(jnp.float32)
         total += weight * regression(drafted.features, wanted)
     if drafted.confidence is not None:
-        accepted = jax.lax.stop_gradient(overlap(logits, known))
-        total += optax.sigmoid_binary_cross_entropy(drafted.confidence, accepted).mean()
+        sure = jax.lax.stop_gradient(accepted)
+        total += optax.sigmoid_binary_cross_entropy(drafted.confidence, sure).mean()
     return total
 
 
 def make_work(
     config: HeadTrainConfig,
-    head: HeadConfig,
+    learner: Learner,
     facts: ModelConfig,
     target: PyTree,
     source: Source,
-    kept: np.ndarray | None,
-    first: Callable[[], Flat],
     steps: int,
 ) -> Work:
     """Return the run's compiled functions."""
     target, everywhere = replicate(target), whole()
-    vocab_rows = None if kept is None else replicate(rows_of(kept, facts.vocab_size))
-    unrolled = build_unrolled(head, config.unroll, config.source.layers)
     score = build_target(facts).logits
 
     def draft(own, target, batch) -> tuple[list[Drafted], jax.Array]:
         known = score(target, batch.hidden_states[:, 1:].astype(jnp.float32))
-        return unrolled(assemble(head, own, target, vocab_rows), batch), known
+        return learner.draft(learner.assemble(own, target), batch), known
 
     def objective(own, target, batch):
         drafted, known = draft(own, target, batch)
@@ -180,7 +209,7 @@ def make_work(
         }
 
     return Work(
-        init=jax.jit(lambda: start(first()), out_shardings=everywhere),
+        init=jax.jit(lambda: start(learner.first()), out_shardings=everywhere),
         update=lambda state, batch: move(state, target, batch),
         batch=lambda step: source.read("train", (config.first_batch + step) % count),
         measure=measure_all,

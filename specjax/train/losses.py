@@ -18,8 +18,15 @@ def divergence(
     logits: Float[Array, "*lead V"], teacher: Float[Array, "*lead V"]
 ) -> Float[Array, ""]:
     """Return the mean KL(teacher || student), in nats per token."""
+    return divergences(logits, teacher).mean()
+
+
+def divergences(
+    logits: Float[Array, "*lead V"], teacher: Float[Array, "*lead V"]
+) -> Float[Array, "*lead"]:
+    """Return KL(teacher || student) of each token, in nats."""
     known, guessed = jax.nn.log_softmax(teacher, axis=-1), jax.nn.log_softmax(logits, axis=-1)
-    return jnp.sum(jnp.exp(known) * (known - guessed), axis=-1).mean()
+    return jnp.sum(jnp.exp(known) * (known - guessed), axis=-1)
 
 
 def distillation(
@@ -42,6 +49,31 @@ def overlap(
 ) -> Float[Array, "*lead"]:
     """Return sum min(p, q) = 1 - TV: the chance that rejection sampling accepts a token."""
     return jnp.minimum(jax.nn.softmax(logits, axis=-1), jax.nn.softmax(teacher, axis=-1)).sum(-1)
+
+
+def negative_log_acceptance(accepted: Float[Array, "*lead"]) -> Float[Array, ""]:
+    """Return the mean of -log a, a token's chance to be accepted (``overlap``): the LK loss.
+
+    Samarin et al. 2026, arXiv:2602.23881. Its gradient is that of the overlap loss over a, so that
+    it does not vanish where hardly a token is accepted. From a one-hot teacher it is the
+    cross-entropy.
+    """
+    return -jnp.log(jnp.maximum(accepted, LEAST_CHANCE)).mean()
+
+
+LEAST_CHANCE = 1e-5  # below it nothing is learned from a token
+
+
+def lk_hybrid(
+    kl: Float[Array, "*lead"], accepted: Float[Array, "*lead"], eta: float = 3.0
+) -> Float[Array, ""]:
+    """Return the mean of w KL + (1 - w) TV with w = exp(-eta a): the hybrid LK loss.
+
+    Samarin et al. 2026, arXiv:2602.23881: KL leads where hardly a token is accepted, and gives way
+    to what is wanted. No gradient goes through w; ``eta`` 3 is the paper's best.
+    """
+    weight = jnp.exp(-eta * jax.lax.stop_gradient(accepted))
+    return (weight * kl + (1 - weight) * (1 - accepted)).mean()
 
 
 def regression(

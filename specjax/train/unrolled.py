@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from specjax.core.types import PyTree
+from specjax.core.types import PyTree, Target
 from specjax.models.build import HeadConfig, build_block_head, build_feature_head, build_stages
 from specjax.models.config import BlockConfig, FeatureConfig
 from specjax.train.features import Features
@@ -75,17 +75,49 @@ def unrolled_features(config: FeatureConfig, depth: int, layers: tuple[int, ...]
     return run
 
 
-SHARES = 0.7, 0.2  # of the pairs that each further mask keeps, and the least of all
+SHARES = 0.7, 0.2  # of the places that each further mask keeps, and the least of all
+
+
+class Masks(NamedTuple):
+    """Places of a text, and masks after some of them: place + mask is where a mask stands."""
+
+    place: Int[Array, "M"]  # of each element: first all P places, then those of the masks
+    mask: Int[Array, "M"]  # how many masks after its place it is, 0: the place itself
+    visible: Bool[Array, "1 M M"]
+    kept: list[Int[Array, "N"]]  # the places that have a mask 0, 1, ... after them
+
+
+def masks_after(token_ids: Int[Array, "B T1"], count: int, depth: int) -> Masks:
+    """Return which of ``count`` places have how many masks, at most ``depth`` - 1.
+
+    A mask sees the text up to its place and the masks before it. Ever fewer places keep a further
+    mask (conditional drop, PARD's); which ones the batch decides.
+    """
+    keep, least = SHARES
+    key = jax.random.fold_in(jax.random.key(0), jnp.sum(token_ids))
+    order = jax.random.permutation(key, count - depth + 1)  # the last have no room for masks
+    kept = [jnp.arange(count)]
+    kept += [
+        jnp.sort(order[: max(1, round(len(order) * max(keep**d, least)))]) for d in range(1, depth)
+    ]
+    place = jnp.concatenate(kept)
+    mask = jnp.concatenate([jnp.full(len(one), d) for d, one in enumerate(kept)])
+    same = (place[:, None] == place[None]) & (mask[:, None] >= mask[None])
+    visible = same | ((mask == 0)[None] & (place[None] <= place[:, None]))
+    return Masks(place, mask, visible[None], kept)
+
+
+def by_mask(masks: Masks, outputs: Float[Array, "B M D"]) -> list[Float[Array, "B N D"]]:
+    """Return the outputs after 0, 1, ... masks."""
+    return jnp.split(outputs, np.cumsum([len(one) for one in masks.kept])[:-1], axis=1)
 
 
 def masked_features(config: FeatureConfig, depth: int, layers: tuple[int, ...]) -> Callable:
     """Return ``build_unrolled``'s function for P-EAGLE: pairs, and masks after some of them.
 
-    Mask d of pair a stands at position a + d, sees the pairs up to a and the masks before it, and
-    all are read in one pass. Ever fewer pairs keep a further mask (conditional drop, PARD's).
+    All are read in one pass.
     """
     head, index = build_feature_head(config), [layers.index(layer) for layer in config.taps]
-    keep, least = SHARES
     mask_features, mask_token_id = head.mask_features, head.mask_token_id
     assert mask_features is not None
     assert mask_token_id is not None
@@ -94,31 +126,50 @@ def masked_features(config: FeatureConfig, depth: int, layers: tuple[int, ...]) 
         wide = (batch.hidden_states, batch.taps[:, :, jnp.asarray(index, jnp.int32)])
         features = head.fuse(params, *(x.astype(config.block.dtype) for x in wide))[:, :-1]
         rows, pairs, size = features.shape
-        key = jax.random.fold_in(jax.random.key(0), jnp.sum(batch.token_ids))
-        order = jax.random.permutation(key, pairs - depth + 1)  # the last have no room for masks
-        kept = [jnp.arange(pairs)]
-        kept += [
-            jnp.sort(order[: max(1, round(len(order) * max(keep**d, least)))])
-            for d in range(1, depth)
-        ]
-        pair = jnp.concatenate(kept)
-        level = jnp.concatenate([jnp.full(len(one), d) for d, one in enumerate(kept)])
-        masks = (rows, len(pair) - pairs)
-        tokens = jnp.full(masks, mask_token_id, batch.token_ids.dtype)
+        masks = masks_after(batch.token_ids, pairs, depth)
+        number = len(masks.place)
+        masked = (rows, number - pairs)
+        tokens = jnp.full(masked, mask_token_id, batch.token_ids.dtype)
         tokens = jnp.concatenate([batch.token_ids[:, 1:-1], tokens], axis=1)
-        mask = jnp.broadcast_to(mask_features(params), (*masks, size)).astype(features.dtype)
+        mask = jnp.broadcast_to(mask_features(params), (*masked, size)).astype(features.dtype)
         read = jnp.concatenate([features, mask], axis=1)
-        positions = jnp.broadcast_to((pair + level)[None], tokens.shape)
-        same = (pair[:, None] == pair[None]) & (level[:, None] >= level[None])
-        visible = same | ((level == 0)[None] & (pair[None] <= pair[:, None]))
-        cache = head.init_cache(rows, len(pair))
-        after, _ = head.forward(params, tokens, read, positions, visible[None], cache, len(pair))
-        ends = np.cumsum([len(one) for one in kept])
+        positions = jnp.broadcast_to((masks.place + masks.mask)[None], tokens.shape)
+        cache = head.init_cache(rows, number)
+        after, _ = head.forward(params, tokens, read, positions, masks.visible, cache, number)
         return [
-            Drafted(head.logits(params, after[:, end - len(one) : end]),
-                    after[:, end - len(one) : end], one + d)
-            for d, (one, end) in enumerate(zip(kept, ends, strict=True))
+            Drafted(head.logits(params, one), one, places + d)
+            for d, (places, one) in enumerate(
+                zip(masks.kept, by_mask(masks, after), strict=True)
+            )
         ]  # fmt: skip
+
+    return run
+
+
+def masked_text(model: Target, mask_token_id: int, depth: int) -> Callable:
+    """Return ``build_unrolled``'s function for PARD: a text, and masks after some of its tokens.
+
+    What follows the first token of all is not drafted in serving, nor here.
+    """
+
+    def run(params: PyTree, batch: Features) -> list[Drafted]:
+        text = batch.token_ids[:, :-1]
+        rows, length = text.shape
+        masks = masks_after(batch.token_ids, length, depth)
+        number = len(masks.place)
+        tokens = jnp.full((rows, number - length), mask_token_id, text.dtype)
+        tokens = jnp.concatenate([text, tokens], axis=1)
+        positions = jnp.broadcast_to((masks.place + masks.mask)[None], tokens.shape)
+        cache = model.init_cache(rows, number)
+        output, _ = model.forward(params, tokens, positions, masks.visible, cache, number)
+        drafted = []
+        for d, (places, hidden) in enumerate(
+            zip(masks.kept, by_mask(masks, output.hidden), strict=True)
+        ):
+            if d == 0:
+                places, hidden = places[1:], hidden[:, 1:]
+            drafted.append(Drafted(model.logits(params, hidden), hidden, places + d - 1))
+        return drafted
 
     return run
 

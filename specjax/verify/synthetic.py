@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Key
 
 from specjax.core.types import Draft, Rule, Sampling, Text, Verdict
 from specjax.verify.noise import Noise, by_token
-from specjax.verify.probs_rule import probs_rule
+from specjax.verify.probs_rule import ProbsKernel, probs_rule
 from specjax.verify.rejection import accept_prefix
 
 
@@ -27,11 +27,18 @@ def synthetic(rates: tuple[float, ...]) -> Rule:
         hot = sampling._replace(temperature=jnp.ones_like(sampling.temperature))
         return by_token(keys, text, draft, hot, vocab_size)  # greedy rows need it too
 
+    return probs_rule(accept_by_rate(rates), draw_noise)
+
+
+@functools.cache
+def accept_by_rate(rates: tuple[float, ...]) -> ProbsKernel:
+    """Return the kernel that accepts token i with probability rates[i]."""
+
     def kernel(noise: Noise, draft: Draft, target: Float[Array, "B N V"], depth: int) -> Verdict:
         rate = jnp.asarray(rates[:depth], jnp.float32)[None]
         return accept_prefix(noise.accept[:, 1:] < rate, noise, draft, target)
 
-    return probs_rule(kernel, draw_noise)
+    return kernel
 
 
 def to_conditional(unconditional: Sequence[float]) -> tuple[float, ...]:

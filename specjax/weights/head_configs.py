@@ -10,6 +10,7 @@ from specjax.models.config import (
     WITH_LAYERS,
     BlockConfig,
     FeatureConfig,
+    LstmConfig,
     MedusaConfig,
     ModelConfig,
     SpeculatorConfig,
@@ -28,7 +29,10 @@ EAGLE3 = {
     "Eagle3LlamaForCausalLM": "LlamaForCausalLM",
     "Qwen3ForCausalLM": "Qwen3ForCausalLM",
     "Eagle3Qwen3ForCausalLM": "Qwen3ForCausalLM",
+    "Eagle3DeepseekV2ForCausalLM": "DeepseekV3ForCausalLM",  # with latent attention (MLA)
+    "Eagle3DeepseekV3ForCausalLM": "DeepseekV3ForCausalLM",
 }
+ARCTIC_LSTM = ("ArcticLSTMSpeculatorPreTrainedModel", "MLPVariantSpeculatorPreTrainedModel")
 BLOCK_HEADS = (
     *("DFlashDraftModel", "DFlashQwen3ForCausalLM", "Qwen3DFlashModel"),
     *("DSparkDraftModel", "Qwen3DSparkModel"),
@@ -111,7 +115,9 @@ def parse_eagle3(raw: Raw, target: ModelConfig) -> FeatureConfig:
     own = raw.get("eagle_config") or {}
     if own.get("use_aux_hidden_state") is False:
         raise ValueError("a head without tapped layers (use_aux_hidden_state false) is no EAGLE-3")
-    block = parse_block(raw, EAGLE3, target)
+    block = dataclasses.replace(parse_block(raw, EAGLE3, target), experts=None)
+    if block.latent is not None and raw.get("norm_before_fc"):
+        raise ValueError("norm_before_fc is not of a head with latent attention: vLLM ignores it")
     ids = raw.get("eagle_aux_hidden_state_layer_ids")
     ids = ids or own.get("eagle_aux_hidden_state_layer_ids") or usual_taps(target.num_layers)
     taps = check_taps(ids, target)
@@ -215,8 +221,10 @@ def parse_medusa(raw: Raw, target: ModelConfig) -> MedusaConfig:
     )
 
 
-def parse_mlp_speculator(raw: Raw, target: ModelConfig) -> SpeculatorConfig:
-    """Read the config of an IBM / FMS accelerator."""
+def parse_mlp_speculator(raw: Raw, target: ModelConfig) -> SpeculatorConfig | LstmConfig:
+    """Read the config of an IBM / FMS accelerator, or of one of Arctic's speculators."""
+    if (raw.get("architectures") or [""])[0] in ARCTIC_LSTM:
+        return parse_arctic_lstm(raw, target)
     hidden_size = number(raw, "emb_dim")
     return SpeculatorConfig(
         num_stages=number(raw, "n_predict"),
@@ -224,6 +232,34 @@ def parse_mlp_speculator(raw: Raw, target: ModelConfig) -> SpeculatorConfig:
         inner_size=raw.get("inner_dim") or hidden_size,
         vocab_size=number(raw, "vocab_size"),
         tied=bool(raw.get("tie_weights")),
+        scale_input=bool(raw.get("scale_input")),
+        dtype=target.dtype,
+    )
+
+
+def parse_arctic_lstm(raw: Raw, target: ModelConfig) -> LstmConfig:
+    """Read the config of Arctic's LSTM speculator, whose sizes are written as text.
+
+    What Arctic Inference itself cannot run, or nobody has published, is refused by name.
+    """
+    for key, wanted in (("method", "sum_lstm"), ("tie_weights", True), ("tie_lstm_embs", True)):
+        if raw.get(key) != wanted:
+            raise ValueError(
+                f"{key}={raw.get(key)!r} of Arctic's speculator is not implemented: use one with "
+                f"{key}={wanted!r}"
+            )
+    sizes = {key: str(raw.get(key)) for key in ("inner_dim", "emb_dim", "proj_dim")}
+    if len(set(sizes.values())) > 1 or not sizes["inner_dim"].isdigit():
+        raise ValueError(
+            f"an LSTM has one size for its state, its gates and its tokens, got {sizes}"
+        )
+    n_predict = number(raw, "n_predict")
+    return LstmConfig(
+        num_stages=number({"num_lookahead_tokens": n_predict} | dict(raw), "num_lookahead_tokens"),
+        n_predict=n_predict,
+        hidden_size=number(raw, "input_hidden_dim"),
+        inner_size=number({"inner_dim": int(sizes["inner_dim"])}, "inner_dim"),
+        vocab_size=number(raw, "vocab_size"),
         scale_input=bool(raw.get("scale_input")),
         dtype=target.dtype,
     )

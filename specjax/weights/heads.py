@@ -11,7 +11,7 @@ import numpy as np
 
 from specjax.core.types import PyTree
 from specjax.models.build import HeadConfig, shapes
-from specjax.models.config import WITH_LAYERS, MedusaConfig, SpeculatorConfig
+from specjax.models.config import WITH_LAYERS, LstmConfig, MedusaConfig, SpeculatorConfig
 from specjax.weights.head_configs import vocabulary
 from specjax.weights.load import check_tensors, find_tensors, place, stored_leaf
 from specjax.weights.names import Route, fused_part, head_name, members
@@ -62,7 +62,8 @@ def read_head(
 
     Raises ValueError as ``load_head``.
     """
-    entries = find_tensors(folder, functools.partial(head_name, method, len(target["layers"])))
+    kind = "lstm_speculator" if isinstance(config, LstmConfig) else method
+    entries = find_tensors(folder, functools.partial(head_name, kind, len(target["layers"])))
     maps = {key: entries.pop(key, None) for key in ("d2t", "t2d", "token_map")}
     lends = {name(path): value for path, value in lent(config, target).items()}
     size, rows = vocabulary(config), getattr(config, "draft_vocab_size", None)

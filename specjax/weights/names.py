@@ -309,6 +309,11 @@ HEAD_NAMES = {  # per kind of head: (a checkpoint's prefix, our path); the first
     "dflash": ((r"(?:model\.)?midlayer\.", "layers.0."), (r"(?:model\.)?", "")),
     "dspark": ((r"(?:model\.)?", ""),),
     "mlp_speculator": ((r"(?:speculator\.)?(emb|proj|head|ln)\.(\d+)\.", r"stages.\2.\1."),),
+    "lstm_speculator": (  # copies of what stages share are not read
+        (r"(?:speculator\.)?(forget|input|output|cell)_proj\.([01])\.", r"proj.\1.\2."),
+        (r"(?:speculator\.)?forget_emb\.0\.", "emb."),
+        (r"(?:speculator\.)?(cell_ln|state_ln|head)\.0\.", r"\1."),
+    ),
 }
 
 

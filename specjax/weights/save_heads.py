@@ -14,6 +14,7 @@ from specjax.models.config import (
     WITH_LAYERS,
     BlockConfig,
     FeatureConfig,
+    LstmConfig,
     MedusaConfig,
     ModelConfig,
 )
@@ -86,6 +87,8 @@ def facts_of(config: HeadConfig) -> dict[str, Any]:
         }
     if isinstance(config, BlockConfig):
         return block_head_facts(config)
+    if isinstance(config, LstmConfig):
+        raise ValueError("Arctic's LSTM speculator is read, and not written")
     if not isinstance(config, FeatureConfig):
         return {
             "n_predict": config.num_stages,

@@ -174,6 +174,8 @@ def to_speculators(
         raise ValueError(f"the speculators format has no {kind!r} heads, only {', '.join(KINDS)}")
     own = raw.get("dflash_config") or {}
     eagle = kind in EAGLE3
+    if raw.get("kv_lora_rank") is not None:
+        raise ValueError("the speculators format has no heads with latent attention (MLA)")
     moved = {*OWN[kind], *NOT_BLOCKS, "dflash_config"}
     block = {key: value for key, value in raw.items() if key not in moved}
     qwen3 = not eagle or "Qwen3" in " ".join(raw.get("architectures") or ())

@@ -47,6 +47,15 @@ def build(folder: Path, seed: int = 0) -> dict[str, Path]:
         "eagle": (heads.EAGLE, head("eagle", heads.eagle)),
         "eagle3": (heads.EAGLE3_LLAMA, head("eagle3", heads.eagle3, heads.EAGLE3_LLAMA)),
         "eagle3_reduced": (heads.EAGLE3_QWEN3, head("reduced", heads.eagle3, heads.EAGLE3_QWEN3)),
+        "eagle3_norm_before_fc": (
+            heads.EAGLE3_NORM_BEFORE_FC,
+            head("before_fc", heads.eagle3, heads.EAGLE3_NORM_BEFORE_FC),
+        ),
+        "eagle3_1": (heads.EAGLE3_1, head("eagle3_1", heads.eagle3, heads.EAGLE3_1)),
+        "eagle3_latent": (
+            heads.EAGLE3_LATENT,
+            head("latent", heads.eagle3_latent, heads.EAGLE3_LATENT),
+        ),
         "peagle": (heads.PEAGLE, head("peagle", heads.peagle)),
         "dflash": (heads.DFLASH, head("dflash", heads.dflash, heads.DFLASH)),
         "dflash_causal": (

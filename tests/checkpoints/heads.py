@@ -20,7 +20,16 @@ from tests.checkpoints.language import (
     norm,
     prefixed,
 )
-from tests.checkpoints.targets import LLAMA, QWEN3, attention
+from tests.checkpoints.targets import (
+    DEEPSEEK,
+    LATENT,
+    LLAMA,
+    NOPE_DIM,
+    QUERY_RANK,
+    QWEN3,
+    ROPE_DIM,
+    attention,
+)
 
 MEDUSA_HEADS = 3
 TAPS = 3  # EAGLE-3's tapped layers
@@ -44,6 +53,16 @@ EAGLE3_QWEN3 = (
         "norm_before_residual": True,
     }
 )
+EAGLE3_NORM_BEFORE_FC = EAGLE3_LLAMA | {"norm_before_fc": True}
+EAGLE3_1 = EAGLE3_LLAMA | {"fc_norm": True, "norm_output": True}
+EAGLE3_LATENT: dict[str, Any] = {
+    **{key: value for key, value in DEEPSEEK.items() if key != "num_nextn_predict_layers"},
+    **EAGLE3,
+    "architectures": ["Eagle3DeepseekV2ForCausalLM"],
+    "model_type": "deepseek_v2",  # vLLM takes a draft of deepseek_v3 for its MTP layers
+    "eagle_aux_hidden_state_layer_ids": [1],
+    "num_aux_hidden_states": 1,
+}
 PEAGLE = EAGLE3_LLAMA | {"mask_token_id": 5}
 DFLASH_BLOCK, DFLASH_MASK = 2, 9  # drafts per round, and the mask's id
 DFLASH: dict[str, Any] = QWEN3 | {
@@ -126,13 +145,57 @@ def eagle3(
         block["self_attn.q_norm.weight"] = norm(rng, HEAD_DIM, SHARPNESS)
         block["self_attn.k_norm.weight"] = norm(rng, HEAD_DIM, SHARPNESS)
     kept, maps = reduced(rng, config["draft_vocab_size"])
-    return {
-        "fc.weight": np.tile(np.eye(HIDDEN), TAPS) / TAPS,
+    taps = config.get("num_aux_hidden_states", TAPS)
+    weights = {
+        "fc.weight": np.tile(np.eye(HIDDEN), taps) / taps,
         **prefixed("midlayer.", block),
         "norm.weight": norm(rng, HIDDEN, STREAM_SCALE),
         "lm_head.weight": language.head()[kept],
         **maps,
     }
+    if config.get("norm_before_fc"):
+        weights["input_norm.weight"] = norm(rng, taps * HIDDEN, STREAM_SCALE)
+    if config.get("fc_norm"):
+        weights |= {f"fc_norm.{i}.weight": norm(rng, HIDDEN, STREAM_SCALE) for i in range(taps)}
+    return weights
+
+
+def eagle3_latent(
+    rng: np.random.Generator, language: Language, gain: float, config: dict[str, Any]
+) -> Weights:
+    """Draw an EAGLE-3 head with DeepSeek's latent attention, which does the same.
+
+    The latent is the attention's input, as often as it fits in; its norm has a weight that restores
+    the input's size. The first of the queries' ranks reads the anchor.
+    """
+    size, heads = 2 * HIDDEN, config["num_attention_heads"]
+    copies, wide = LATENT // size, size // heads
+    query, key = (v.reshape(2, -1).T.ravel() / ANCHOR for v in look_back(0, ROPE_DIM))
+    down = noise(rng, QUERY_RANK, size)
+    down[0], down[0, 0] = 0.0, 4.0 / EMBED_SCALE
+    up = np.zeros((heads, NOPE_DIM + ROPE_DIM, QUERY_RANK))
+    up[:, :NOPE_DIM] = noise(rng, heads * NOPE_DIM, QUERY_RANK).reshape(heads, NOPE_DIM, -1)
+    up[:, NOPE_DIM:, 0] = query / 2.0
+    latent = np.zeros((LATENT + ROPE_DIM, size))
+    latent[:LATENT] = np.tile(np.eye(size), (copies, 1))
+    latent[LATENT:, 0] = key / EMBED_SCALE
+    values = np.tile(np.eye(size), copies).reshape(heads, wide, LATENT) / copies
+    plain = noise(rng, heads * NOPE_DIM, LATENT).reshape(heads, NOPE_DIM, LATENT)
+    rms = np.hypot(EMBED_SCALE, STREAM_SCALE) / np.sqrt(2.0)  # of the attention's input
+    weights = eagle3(rng, language, gain, config)
+    for part in "qkv":
+        del weights[f"midlayer.self_attn.{part}_proj.weight"]
+    return weights | prefixed(
+        "midlayer.self_attn.",
+        {
+            "q_a_proj.weight": down,
+            "q_a_layernorm.weight": norm(rng, QUERY_RANK),
+            "q_b_proj.weight": up.reshape(-1, QUERY_RANK),
+            "kv_a_proj_with_mqa.weight": latent,
+            "kv_a_layernorm.weight": norm(rng, LATENT, rms),
+            "kv_b_proj.weight": np.concatenate([plain, values], axis=1).reshape(-1, LATENT),
+        },
+    )
 
 
 def peagle(rng: np.random.Generator, language: Language, gain: float) -> Weights:

@@ -1,4 +1,4 @@
-"""A random MLP speculator in the format of the IBM / FMS accelerators."""
+"""Random speculators: an MLP as the IBM / FMS accelerators, an LSTM as Arctic's."""
 
 import json
 from pathlib import Path
@@ -40,4 +40,43 @@ def write_speculator(folder: Path, *, tied: bool, scale_input: bool) -> Path:
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(facts))
     save_file(weights, folder / "model.safetensors")
+    return folder
+
+
+def write_lstm(folder: Path, **changes: object) -> Path:
+    """Write a random LSTM speculator as Arctic does: copies of what its stages share included."""
+    rng, weights = np.random.default_rng(4), {}
+    for gate in ("forget", "input", "output", "cell"):
+        for i in range(STAGES):
+            drawn = rng.standard_normal((INNER, INNER if i else HIDDEN)) / np.sqrt(INNER)
+            weights[f"{gate}_proj.{i}.weight"] = drawn
+        weights[f"{gate}_proj.2.weight"] = weights[f"{gate}_proj.1.weight"]
+        weights[f"{gate}_emb.0.weight"] = rng.standard_normal((VOCAB, INNER))
+    for part in ("cell_ln", "state_ln"):
+        weights[f"{part}.0.weight"] = 1 + 0.3 * rng.standard_normal(INNER)
+        weights[f"{part}.0.bias"] = 0.3 * rng.standard_normal(INNER)
+    for i in range(STAGES):
+        weights[f"head.{i}.weight"] = weights.get(
+            "head.0.weight", rng.standard_normal((VOCAB, INNER))
+        )
+    facts = {
+        "architectures": ["ArcticLSTMSpeculatorPreTrainedModel"],
+        "base_model_archs": ["Qwen3ForCausalLM"],
+        "model_type": "mlp_speculator",
+        "vocab_size": VOCAB,
+        "input_hidden_dim": HIDDEN,
+        "inner_dim": str(INNER),
+        "emb_dim": str(INNER),
+        "proj_dim": str(INNER),
+        "n_predict": STAGES,
+        "num_lookahead_tokens": STAGES,
+        "tie_weights": True,
+        "tie_lstm_embs": True,
+        "scale_input": True,
+        "method": "sum_lstm",
+    }
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(facts | changes))
+    stored = {name: value.astype(np.float32) for name, value in weights.items()}
+    save_file(stored, folder / "model.safetensors")
     return folder

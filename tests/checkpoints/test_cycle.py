@@ -23,6 +23,9 @@ ARCHITECTURES = {  # name: (architecture, model_type, layers, tensors)
     "eagle": ("LlamaForCausalLM", "llama", 1, 9),
     "eagle3": ("LlamaForCausalLMEagle3", "llama", 1, 13),
     "eagle3_reduced": ("Eagle3Qwen3ForCausalLM", "qwen3", 1, 17),
+    "eagle3_norm_before_fc": ("LlamaForCausalLMEagle3", "llama", 1, 14),
+    "eagle3_1": ("LlamaForCausalLMEagle3", "llama", 1, 16),
+    "eagle3_latent": ("Eagle3DeepseekV2ForCausalLM", "deepseek_v2", 1, 16),
     "peagle": ("LlamaForCausalLMEagle3", "llama", 1, 14),
     "dflash": ("DFlashDraftModel", "qwen3", 2, 27),
     "dflash_causal": ("DFlashDraftModel", "qwen3", 2, 27),
@@ -114,7 +117,7 @@ def test_a_seed_gives_the_same_bytes_every_time(built, tmp_path):
 
 def test_all_together_are_a_few_megabytes(built):
     files = [file for folder in built.values() for file in folder.iterdir()]
-    assert sum(file.stat().st_size for file in files) < 1.2e7
+    assert sum(file.stat().st_size for file in files) < 1.3e7
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

@@ -11,6 +11,7 @@ from specjax.audit.cut import CUTS, certify_cut
 from specjax.core.types import Engine
 from specjax.drafters.adaptive import adaptive
 from specjax.drafters.block import block_drafter
+from specjax.drafters.catch_up import catch_up, rest
 from specjax.drafters.draft_model import draft_model
 from specjax.drafters.none import observe_only
 from specjax.drafters.tree import chain_of
@@ -32,6 +33,7 @@ CASES = {
         h.TARGET, dataclasses.replace(h.BEST, min_confidence=LEAST), "coupled"
     ),
     "by both": adaptive(draft_model(h.TARGET, SURE, "coupled")),
+    "catching up": catch_up(h.CHAINS["draft_model greedy"]),
 }
 LAWS_OF = [
     ("by acceptance", "observe"),
@@ -40,6 +42,8 @@ LAWS_OF = [
     ("by confidence, sampled", "exact"),
     ("by confidence, a tree", "bitwise"),
     ("by both", "bitwise"),
+    ("catching up", "observe"),
+    ("catching up", "in place"),
 ]
 
 
@@ -147,3 +151,32 @@ def test_dsparks_confidence_head_says_where_to_cut(read):
 
 def test_a_cut_before_unsure_places_is_exact_with_block_verification_too():
     assert certify_cut(CUTS["before places where max(q) < 0.6"], rule=block).lossless
+
+
+@pytest.mark.parametrize("name", ["draft_model greedy", "draft_model coupled", "pard"])
+def test_a_draft_model_that_has_rested_drafts_what_one_that_read_along_does(name):
+    """K is 0 for some rounds: it reads nothing then, and afterwards proposes the same tokens."""
+    rows, params = long_rows(), h.weights(h.CHAINS[name])
+    own, found = h.CHAINS[name], []
+    for drafting, pausing in ((own, observe_only(own)), (catch_up(own), rest(catch_up(own)))):
+        on, off = (Engine(h.TARGET, one, walk, h.CAPACITY) for one in (drafting, pausing))
+        state = h.init_state(on, params, *h.pack(rows, lean=True))
+        for start in range(0, max(len(row.prompt) for row in rows), 16):
+            state, _, _ = h.prefill(on, params, state, start, 16)
+        drafts = []
+        for engine in (on, off, *(off for _ in range(2 * h.K)), on, on, off, on):
+            propose = jax.jit(drafting.propose, static_argnums=5)
+            given = params.draft, state.drafter, state.text, state.sampling, state.keys, h.CAPACITY
+            drafts.append((state.text.tokens, propose(*given)[0]))
+            state, _ = h.step(engine, params, state)
+        found.append(drafts)
+    running = 0
+    for (text, one), (other_text, other) in zip(*found, strict=True):
+        np.testing.assert_array_equal(text, other_text)
+        np.testing.assert_array_equal(one.valid, other.valid)
+        seen = np.asarray(one.valid)
+        np.testing.assert_array_equal(np.asarray(one.tokens)[seen], np.asarray(other.tokens)[seen])
+        running += int(seen[:, 1:].sum())
+    assert running > 50
+    state = jax.eval_shape(lambda: catch_up(own).init(params.draft, 2, 32))
+    assert rest(catch_up(own)).observe(params.draft, state, None, None, 32) is state

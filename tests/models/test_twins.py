@@ -15,11 +15,11 @@ from specjax.weights.hf_config import read_config
 from specjax.weights.load import load_params
 from tests.checkpoints.cycle import build
 from tests.checkpoints.language import VOCAB
-from tests.checkpoints.speculator import STAGES, write_speculator
+from tests.checkpoints.speculator import STAGES, write_lstm, write_speculator
 from tests.models import twins
 
 NUM_TOKENS, WIDE = 24, 128
-TWINS = {"mtp": twins.Mtp, "mlp_speculator": twins.Speculator}
+TWINS = {"mtp": twins.Mtp, "mlp_speculator": twins.Speculator, "arctic": twins.Lstm}
 SHIPPED = [f"bundled:{method}" for method in TWINS if f"bundled:{method}" in BUNDLED]
 
 
@@ -34,6 +34,7 @@ def pairs(tmp_path_factory):
         "mimo": (cycle["mimo"], cycle["mimo"], "mtp"),
         "stages": (cycle["target"], loose, "mlp_speculator"),
         "tied stages": (cycle["target"], tied, "mlp_speculator"),
+        "lstm": (cycle["target"], write_lstm(folder / "lstm"), "arctic"),
         **{name: (BUNDLED["bundled"], BUNDLED[name], name[8:]) for name in SHIPPED},
     }
 
@@ -65,7 +66,7 @@ def reader(target: Path, method: str):
     return features
 
 
-@pytest.mark.parametrize("name", ["mimo", "stages", "tied stages", *SHIPPED])
+@pytest.mark.parametrize("name", ["mimo", "stages", "tied stages", "lstm", *SHIPPED])
 def test_a_head_drafts_what_its_numpy_twin_drafts(pairs, name):
     target, head, method = pairs[name]
     config = {"method": method, "model": str(head), "num_speculative_tokens": STAGES}

@@ -43,6 +43,14 @@ def rms(x: np.ndarray, epsilon: float) -> np.ndarray:
     return x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + epsilon)
 
 
+def gelu(x: np.ndarray) -> np.ndarray:
+    return x * (1 + erf(x / math.sqrt(2))) / 2
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
 class Speculator(Twin):
     """The MLP speculator (Wertheimer et al. 2024, arXiv:2404.19124), as fms-extras has it."""
 
@@ -63,8 +71,33 @@ class Speculator(Twin):
         for i in range(depth):
             state = self.stage("proj", i) @ state + take / keep * self.stage("emb", i)[token]
             state = rms(state, 1e-6) * self.stage("ln", i) + self.stage("ln", i, "bias")
-            state = state * (1 + erf(state / math.sqrt(2))) / 2
+            state = gelu(state)
             token = int(np.argmax(self.stage("head", i) @ state))
+            drafted.append(token)
+        return drafted
+
+
+class Lstm(Twin):
+    """Arctic's LSTM speculator, as ``ArcticLSTMSpeculator.generate_states`` has it."""
+
+    def norm(self, x: np.ndarray, name: str) -> np.ndarray:
+        return rms(x, 1e-6) * self.get(f"{name}.0.weight") + self.get(f"{name}.0.bias")
+
+    def draft(self, features: np.ndarray, tokens: list[int], depth: int) -> list[int]:
+        """Draft from the target's final hidden states [T - 1, D] before each next token."""
+        facts, drafted, token, cell = self.facts, [], tokens[-1], 0.0
+        keep = 0.5 ** (0.5 / facts["n_predict"])
+        take = math.sqrt((1 - keep**2) * (int(facts["inner_dim"]) / 2)) / keep
+        state = rms(features[len(tokens) - 2], 1e-6) / math.sqrt(2)
+        for i in range(depth):
+            told = take * self.get("forget_emb.0.weight")[token]
+            forget, put, show, new = (
+                self.get(f"{gate}_proj.{min(i, 1)}.weight") @ state + told
+                for gate in ("forget", "input", "output", "cell")
+            )
+            cell = sigmoid(forget) * cell + sigmoid(put) * gelu(self.norm(new, "cell_ln"))
+            state = sigmoid(show) * gelu(self.norm(cell, "state_ln"))
+            token = int(np.argmax(self.get("head.0.weight") @ state))
             drafted.append(token)
         return drafted
 

@@ -17,6 +17,9 @@ METHODS = {  # name: (target, method, head's checkpoint, K)
     "eagle_llama": ("llama", "eagle", "eagle", K),
     "eagle3": ("target", "eagle3", "eagle3", K),
     "eagle3_reduced": ("target", "eagle3", "eagle3_reduced", K),
+    "eagle3_norm_before_fc": ("target", "eagle3", "eagle3_norm_before_fc", K),
+    "eagle3_1": ("target", "eagle3", "eagle3_1", K),
+    "eagle3_latent": ("deepseek", "eagle3", "eagle3_latent", K),
     "eagle3_speculators": ("target", "eagle3", "eagle3_speculators", K),
     "peagle_speculators": ("target", "eagle3", "peagle_speculators", 2),
     "dflash_speculators": ("target", "dflash", "dflash_speculators", 2),
@@ -53,6 +56,8 @@ def job(target: str, config: dict | None) -> dict:
         "engine": engine,
     }
     head = str((config or {}).get("model")).removeprefix("cycle/")
+    if head == "eagle3_latent":  # whose backend is chosen apart
+        asked["speculative_config"] = {**(config or {}), "attention_backend": "CPU_MLA"}
     return asked | {"runner": "v2"} if head in V2 else asked
 
 

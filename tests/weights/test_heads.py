@@ -17,7 +17,7 @@ from specjax.weights.hf_config import read_config
 from specjax.weights.load import load_params
 from tests.checkpoints.cycle import build
 from tests.checkpoints.language import HIDDEN, VOCAB
-from tests.checkpoints.speculator import STAGES, write_speculator
+from tests.checkpoints.speculator import STAGES, write_lstm, write_speculator
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +99,9 @@ def test_a_reduced_vocabulary_says_which_row_each_token_has(built, target):
         ("medusa", "medusa", {"num_heads": 4}, "missing"),
         ("mlp_speculator", "medusa", {}, "emb_dim must be at least 1, got None"),
         ("mtp", "target", {}, "has no MTP layers"),
+        ("eagle3", "eagle3_latent", {"norm_before_fc": True}, "norm_before_fc is not of a head"),
+        ("eagle3", "eagle3_latent", {"kv_lora_rank": 64}, "misshapen"),
+        ("eagle3", "eagle3", {"logit_scale": 0.5}, "logit_scale = 0.5 is not implemented"),
     ],
 )
 def test_a_head_that_does_not_fit_is_refused_by_name(
@@ -186,3 +189,22 @@ def test_an_mlp_speculator_is_found_by_its_config_and_leaves_the_text(built, tmp
     assert llm.core.speculative_config.num_speculative_tokens == STAGES
     said, spoken = (one.generate(prompt, params, use_tqdm=False) for one in (plain, llm))
     assert said[0].outputs[0].token_ids == spoken[0].outputs[0].token_ids
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"method": "sum_rnn"}, "method='sum_rnn' of Arctic's speculator is not implemented"),
+        ({"tie_lstm_embs": False}, "tie_lstm_embs=False of Arctic's speculator"),
+        ({"tie_weights": False}, "tie_weights=False of Arctic's speculator"),
+        ({"inner_dim": "48.48"}, r"one size for its state.*'inner_dim': '48\.48'"),
+        ({"emb_dim": "32"}, "one size for its state"),
+        ({"input_hidden_dim": 32}, "hidden_size is 32, this target's is 64"),
+    ],
+)
+def test_an_lstm_speculator_that_arctic_itself_cannot_run_is_refused_by_name(
+    target, tmp_path, facts, message
+):
+    folder = write_lstm(tmp_path / "lstm", **facts)
+    with pytest.raises(ValueError, match=message):
+        read_head_config(folder, "mlp_speculator", target[0])

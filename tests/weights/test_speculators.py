@@ -19,7 +19,7 @@ from specjax.weights.convert_head import convert_head
 from specjax.weights.head_configs import read_head_config
 from specjax.weights.heads import load_head, name, paths
 from specjax.weights.save_heads import save_head
-from specjax.weights.speculators import read_proposal, translate
+from specjax.weights.speculators import read_proposal, to_speculators, translate
 from tests.laws import harness as h
 from tests.weights.test_heads import changed
 
@@ -164,6 +164,11 @@ def test_a_conversion_that_cannot_be_is_refused(tmp_path):
         assert not (tmp_path / "new").exists()
     with pytest.raises(ValueError, match="exists already"):
         convert_head(BUNDLED["bundled:eagle3"], tmp_path, "speculators", "eagle3")
+
+
+def test_a_head_with_latent_attention_has_no_speculators_config():
+    with pytest.raises(ValueError, match="no heads with latent attention"):
+        to_speculators({"kv_lora_rank": 512}, "eagle3", 3, None)
 
 
 def test_a_dflash_head_of_mixed_causality_has_no_speculators_config(tmp_path):

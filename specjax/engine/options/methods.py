@@ -12,6 +12,7 @@ from specjax.weights.speculators import is_speculators, read_facts, read_proposa
 
 MODEL_FREE = ("ngram", "suffix", extraction.METHOD)
 METHODS = (*MODEL_FREE, "draft_model", *HEAD_METHODS, custom.METHOD)
+SPECULATORS = ("MLPSpeculator", "LSTMSpeculator", "MLPVariantSpeculator")  # the last two: Arctic's
 LATER_METHODS = ("ngram_gpu",)  # known by name, refused in this version
 
 
@@ -66,7 +67,7 @@ def infer_method(model: str) -> str:
     architectures = " ".join(str(name) for name in config.get("architectures") or ())
     if kind == "medusa" or "Medusa" in architectures:
         return "medusa"
-    if kind == "mlp_speculator" or "MLPSpeculator" in architectures:
+    if kind == "mlp_speculator" or any(word in architectures for word in SPECULATORS):
         return "mlp_speculator"
     if "DSpark" in architectures:
         return "dspark"
@@ -115,6 +116,7 @@ def resolve_method(method: str | None, model: str | None) -> str:
         method = "ngram" if model in ("ngram", "[ngram]") else infer_method(str(model))
     method = "ngram" if method == "[ngram]" else method
     method = "mtp" if method.endswith("_mtp") else method
+    method = "mlp_speculator" if method == "arctic" else method  # its name in Arctic Inference
     if method in LATER_METHODS:
         raise ValueError(
             f"speculative method {method!r} is not in this version of specjax: "

@@ -351,6 +351,13 @@ def test_every_field_of_vllm_is_honoured_or_without_effect_or_refused_by_name(na
         SpeculativeConfig.from_dict({**given, name: value})
 
 
+def test_adaptive_verification_is_refused_with_what_is_here_instead():
+    given = {**NGRAM, "enable_adaptive_verification": True}
+    with pytest.raises(ValueError, match="use adaptive, or draft_confidence_threshold"):
+        SpeculativeConfig.from_dict(given)
+    SpeculativeConfig.from_dict({**given, "enable_adaptive_verification": False})
+
+
 def test_a_rule_of_vllm_0_33_that_is_not_here_is_refused_by_name():
     with pytest.raises(ValueError, match=r"rejection_sample_method must be one of .* got 'fly'"):
         SpeculativeConfig.from_dict({**NGRAM, "rejection_sample_method": "fly"})
@@ -378,6 +385,10 @@ def test_parallel_drafting_is_for_models_trained_for_it(given, message):
         ("DSparkDraftModel", "dspark"),
         ("PeagleLlamaForCausalLM", "eagle3"),
         ("PEagleDraftModel", "eagle3"),
+        ("Eagle3DeepseekV2ForCausalLM", "eagle3"),
+        ("ArcticLSTMSpeculatorPreTrainedModel", "mlp_speculator"),
+        ("ArcticMLPSpeculatorPreTrainedModel", "mlp_speculator"),
+        ("MLPVariantSpeculatorPreTrainedModel", "mlp_speculator"),
     ],
 )
 def test_a_block_head_s_architecture_is_its_method(architecture, method, tmp_path):
