@@ -58,6 +58,9 @@ def serve(
             "localhost and these; elsewhere all, unless given."
         ),
     ] = None,
+    protect_metrics: Annotated[
+        bool, typer.Option("--protect-metrics", help="/metrics and / need the key too.")
+    ] = False,
     chat_template: Annotated[
         Path | None, typer.Option(help="A jinja file, in place of the checkpoint's own.")
     ] = None,
@@ -165,6 +168,7 @@ def serve(
         names=served_model_name or (),
         api_keys=api_key or (),
         allowed_hosts=allowed_hosts or (),
+        protect_metrics=protect_metrics,
         chat_template=chat_template,
         tool_call_parser=tool_call_parser,
         enable_auto_tool_choice=enable_auto_tool_choice,

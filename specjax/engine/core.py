@@ -203,6 +203,7 @@ class EngineCore:
             drafter.room,
             self.max_num_seqs,
             max_num_batched_tokens,
+            min(self.input_processor.max_logprobs, vocab_size),
         )
 
     def new_loop(
@@ -270,6 +271,7 @@ def build_core(args: EngineArgs) -> EngineCore:
         config.check_tensor_parallel(args.tensor_parallel_size)
     max_model_len = check_length(args, target)
     generation_config = load_generation_config(target.folder)
+    vocab_size = target.config.vocab_size
     eos_ids = (*target.tokenizer.eos_ids, *generation_config.get("eos_token_id", ()))
     eos_ids = tuple(dict.fromkeys(eos_ids))
     check_eos(eos_ids, target)
@@ -295,11 +297,12 @@ def build_core(args: EngineArgs) -> EngineCore:
     return EngineCore(
         input_processor=InputProcessor(
             tokenizer=target.tokenizer,
-            vocab_size=target.config.vocab_size,
+            vocab_size=vocab_size,
             max_model_len=max_model_len,
             eos_ids=eos_ids,
+            max_logprobs=vocab_size if args.max_logprobs == -1 else args.max_logprobs,
             seed=args.seed,
-            grammars=GrammarCompiler(target.tokenizer, eos_ids, target.config.vocab_size),
+            grammars=GrammarCompiler(target.tokenizer, eos_ids, vocab_size),
         ),
         generation_config=generation_config,
         model_config=target.config,

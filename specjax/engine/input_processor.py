@@ -40,6 +40,7 @@ class InputProcessor:
     """Turns a prompt and its parameters into requests that fit the model.
 
     Args:
+        max_logprobs: the most log probabilities that a request may ask for per token.
         seed: from which requests without a seed of their own derive theirs.
         grammars: compiles ``structured_outputs``.
     """
@@ -48,6 +49,7 @@ class InputProcessor:
     vocab_size: int
     max_model_len: int
     eos_ids: tuple[int, ...]
+    max_logprobs: int
     seed: int
     grammars: GrammarCompiler
 
@@ -63,6 +65,7 @@ class InputProcessor:
                 model.
         """
         params.check_vocab(self.vocab_size)
+        params = params.limit_logprobs(self.vocab_size, self.max_logprobs)
         room = self.max_model_len - len(ids)
         if room < 1:
             raise ValueError(

@@ -12,7 +12,7 @@ from specjax.engine.input_processor import Prompt, pair
 from specjax.engine.options.engine_args import EngineArgs
 from specjax.engine.options.legacy import accept_engine_only, translate_legacy
 from specjax.engine.options.methods import direct
-from specjax.engine.options.sampling_params import SamplingParams
+from specjax.engine.options.sampling_params import MAX_LOGPROBS, SamplingParams
 from specjax.engine.options.speculative import SpeculativeConfig
 from specjax.engine.output_processor import Sample, request_output, steps
 from specjax.engine.outputs import RequestOutput
@@ -35,6 +35,8 @@ class LLM:
         dtype: "auto" (float32 on CPU), "float32", "bfloat16" or "float16".
         max_model_len: prompt and output together; the model's own limit by default.
         max_num_seqs: the most requests that run at the same time.
+        max_logprobs: the most log probabilities per token that a request may ask for; -1: the
+            whole vocabulary.
         seed: makes requests without a seed of their own reproducible.
         tensor_parallel_size: devices that share the weights.
         device: "auto", or a jax platform: "cpu", "gpu", "tpu"; or, by npu_bridge, "npu" (Ascend)
@@ -73,6 +75,7 @@ class LLM:
         dtype: str = "auto",
         max_model_len: int | None = None,
         max_num_seqs: int = 8,
+        max_logprobs: int = MAX_LOGPROBS,
         seed: int = 0,
         tensor_parallel_size: int = 1,
         device: str = "auto",
@@ -92,6 +95,7 @@ class LLM:
             dtype=dtype,
             max_model_len=max_model_len,
             max_num_seqs=max_num_seqs,
+            max_logprobs=max_logprobs,
             seed=seed,
             tensor_parallel_size=tensor_parallel_size,
             device=device,

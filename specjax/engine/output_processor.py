@@ -84,10 +84,10 @@ def output_logprobs(
         return logprobs(scored, params.logprobs or 0, tokenizer)
     for ids, values, rank in scored:
         token, by_id = int(ids[0]), dict(zip(ids.tolist(), values.tolist(), strict=True))
-        entry = {token: Logprob(by_id[token], int(rank), tokenizer.decode([token], False))}
+        entry = {token: Logprob(by_id[token], int(rank), tokenizer.token_text(token))}
         for place, one in enumerate(wanted, 1):
             if one != token:
-                entry[one] = Logprob(by_id[one], place, tokenizer.decode([one], False))
+                entry[one] = Logprob(by_id[one], place, tokenizer.token_text(one))
         found.append(entry)
     return found
 
@@ -105,6 +105,6 @@ def logprobs(scored: list[Any], wanted: int, tokenizer: Tokenizer) -> list[dict[
         triples = zip(ids[: wanted + 1].tolist(), values.tolist(), ranks, strict=False)
         entry: dict[int, Logprob] = {}
         for token, value, place in triples:
-            entry.setdefault(token, Logprob(value, place, tokenizer.decode([token], False)))
+            entry.setdefault(token, Logprob(value, place, tokenizer.token_text(token)))
         found.append(entry)
     return found

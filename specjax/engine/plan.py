@@ -51,6 +51,7 @@ class ProgramTier(NamedTuple):
             and needed.num_bad_words <= own.num_bad_words
             and needed.bad_word_length <= own.bad_word_length
             and needed.num_scored_ids <= own.num_scored_ids
+            and (request.params.num_logprobs or 0) <= (self.num_logprobs or 0)
             and (request.params.num_logprobs is None or self.num_logprobs is not None)
         )
 
@@ -154,13 +155,20 @@ def plan_offline(
 
 
 def plan_serving(
-    usual: Layout, max_model_len: int, room: int, max_num_seqs: int, most_read: int | None
+    usual: Layout,
+    max_model_len: int,
+    room: int,
+    max_num_seqs: int,
+    most_read: int | None,
+    max_logprobs: int = MAX_LOGPROBS,
 ) -> Plan:
     """Return the plan of a service, whose requests are not known yet.
 
     Args:
         usual: the layout of a request that sets no options.
         most_read: prompt positions to prefill between two rounds (max_num_batched_tokens).
+        max_logprobs: the most that a request may ask for; more than usual have decode programs of
+            their own, and every first token has them.
 
     Raises:
         ValueError: ``most_read`` is less than the smallest chunk.
@@ -185,13 +193,14 @@ def plan_serving(
     while 2 * window <= capacity:
         windows.append(window)
         window *= 4
-    everything = ProgramTier(full, MAX_LOGPROBS)
+    rising = dict.fromkeys((MAX_LOGPROBS, max(max_logprobs, MAX_LOGPROBS)))
+    everything = [ProgramTier(full, count) for count in rising]
     return Plan(
         capacity=capacity,
         sizes=halves(max_num_seqs),
-        prefill_tier=everything,
-        tiers=(ProgramTier(lean, None), everything),
-        num_prompt_logprobs=MAX_LOGPROBS,
+        prefill_tier=everything[-1],
+        tiers=(ProgramTier(lean, None), *everything),
+        num_prompt_logprobs=everything[-1].num_logprobs,
         chunks=chunks,
         groups=groups(chunks, SERVED_GROUPS, min(most_read or CHUNKS[-1], MOST_SERVED_TOGETHER)),
         scored_chunks=(min(SCORED_CHUNK, chunks[-1]),),

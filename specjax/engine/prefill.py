@@ -50,8 +50,10 @@ class Prefill:
 
     def keep(self, request_state: RequestState, row: State, *, donated: bool) -> None:
         """Keep what was read of a prompt; ``donated``: its row will be overwritten."""
-        if self._prefixes is not None:
-            self._prefixes.add(request_state.request, row, donated=donated)
+        if self._prefixes is None:
+            return
+        if self._prefixes.add(request_state.request, row, donated=donated):
+            request_state.num_stored = len(request_state.request.prompt) - request_state.num_cached
 
     def run(self, params: Params, chunk: int, prefilling: Sequence[RequestState]) -> list[Any]:
         """Start the prefill of the next chunk; return [infos, prompt logprobs] on the device.

@@ -72,8 +72,10 @@ class PrefixCache:
         self.num_hits += most
         return Prefix(best.slots, most)
 
-    def add(self, request: Request, row: State, *, donated: bool) -> None:
+    def add(self, request: Request, row: State, *, donated: bool) -> bool:
         """Keep what was read of a prompt; another that it continues is not needed any more.
+
+        Return whether it is new, and kept.
 
         Args:
             request: whose prompt has been read.
@@ -83,11 +85,11 @@ class PrefixCache:
         slots = cache.all_slots(row)
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(slots))
         if len(request.prompt) <= LEAST or size > self._most_bytes or is_recurrent(row):
-            return
+            return False
         tokens, salt = np.asarray(request.prompt), request.cache_salt
         shared = [(e, common(e.tokens, tokens) if e.salt == salt else 0) for e in self._entries]
         if any(length == len(tokens) > entry.least for entry, length in shared):
-            return
+            return False
         ringed = any(isinstance(one, Ring) for one in slots)
         least = len(tokens) + MOST_WRITTEN - cache.RING_ROOM if ringed else 0
         self._entries = [e for e, length in shared if not len(e.tokens) == length > least]
@@ -96,6 +98,7 @@ class PrefixCache:
         self._entries.append(Entry(tokens, salt, slots, size, least))
         while sum(entry.num_bytes for entry in self._entries) > self._most_bytes:
             self._entries.pop(0)
+        return True
 
 
 def common(some: np.ndarray, others: np.ndarray) -> int:

@@ -30,6 +30,7 @@ class RequestState:
     tokens: list[int] = field(default_factory=list)  # of all rounds, kept since each round reads it
     prompt_logprobs: list[Any] = field(default_factory=list)
     num_cached: int = 0  # prompt tokens that were read for another request
+    num_stored: int = 0  # prompt tokens that were read for this one, and kept for others
     finish_reason: FinishReason | None = None
     kv_transfer_params: Mapping[str, str] | None = None  # what the loop's ``export`` returned
     grammar: GrammarState | None = field(init=False)

@@ -142,6 +142,11 @@ class RequestStream:
         """Return how many prompt tokens were read for another request, after the first delta."""
         return self._progress.num_cached
 
+    @property
+    def num_stored_tokens(self) -> int:
+        """Return how many prompt tokens are kept for others, once the sample has finished."""
+        return self._progress.num_stored
+
     def abort(self) -> None:
         """Stop the sample; its slot is free within two steps. From any thread, at any time."""
         self._abort(self._progress)

@@ -56,6 +56,7 @@ def create_app(
     api_keys: Sequence[str] = (),
     most_bytes: int = MOST_BYTES,
     hosts: Sequence[str] | None = None,
+    protect_metrics: bool = False,
     root_path: str = "",
     enable_request_id_headers: bool = False,
     enable_tokenizer_info_endpoint: bool = False,
@@ -67,13 +68,15 @@ def create_app(
         api_keys: requests need one of them, if there are any.
         most_bytes: of a body.
         hosts: accepted names in a Host header, as ``Guard``'s.
+        protect_metrics: ``Guard``'s.
         root_path: the prefix that a proxy removes from paths.
         enable_request_id_headers: send X-Request-Id back, or a new one.
         enable_tokenizer_info_endpoint: serve ``/tokenizer_info``.
         tracer: for the traces of requests; it is closed with the service.
     """
     service, core = served.service, served.core
-    meters = Meters(service.stats, served.names[0], core.depth)
+    method = "" if core.speculative_config is None else core.speculative_config.name
+    meters = Meters(service.stats, served.names[0], core.depth, method)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -95,7 +98,8 @@ def create_app(
         responses=ERRORS,
     )
     app.router.route_class = JSONRoute
-    app.add_middleware(Guard, keys=api_keys, most_bytes=most_bytes, hosts=hosts)
+    limits = {"most_bytes": most_bytes, "hosts": hosts, "protect_metrics": protect_metrics}
+    app.add_middleware(Guard, keys=api_keys, **limits)
     if enable_request_id_headers:
         app.add_middleware(RequestIds)
     install(app)

@@ -44,7 +44,8 @@ class Deployment:
         tool_call_parser: the format of the model's tool calls, one of ``FORMATS``; None: unknown.
         enable_auto_tool_choice: let the model decide whether to call a tool.
         by_priority: accept requests that name a priority.
-        max_logprobs: the most log probabilities that a request may ask for per token.
+        max_logprobs: the most log probabilities that a request may ask for per token, at most
+            as many as the engine computes; -1: the whole vocabulary.
         force_include_usage: send the usage in every chunk of a stream, and at its end.
         request_timeout: the most seconds that a request may take; None: no limit.
         tokens_as_token_ids: name tokens by their ids where a request does not say how.
@@ -109,14 +110,12 @@ class Deployment:
                 "--scheduling-policy priority.",
                 "priority",
             )
-        asked = max(params.logprobs or 0, params.prompt_logprobs or 0)
-        if asked > self.max_logprobs:
-            raise APIError(
-                400,
-                f"Requested logprobs of {asked}, which is greater than max allowed: "
-                f"{self.max_logprobs}",
-                "logprobs",
-            )
+        vocab_size = self.core.engine.target.vocab_size
+        most = vocab_size if self.max_logprobs == -1 else self.max_logprobs
+        try:
+            params.limit_logprobs(vocab_size, most)
+        except ValueError as error:
+            raise APIError(400, str(error), "logprobs") from None
         if isinstance(body, Chat):
             self.check_auto(body)
         prompts, texts = await self.read(body, params)

@@ -1,6 +1,8 @@
 """Check every request before it is parsed: its host, its API key and its size."""
 
 import asyncio
+import base64
+import binascii
 import hashlib
 import hmac
 import ipaddress
@@ -13,7 +15,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specjax.server.errors import APIError, respond
 
-OPEN = ("/", "/health", "/ping", "/metrics", "/version")  # accepted without a key
+OPEN = ("/health", "/ping", "/version")  # accepted without a key
+WATCHED = ("/", "/metrics")  # so are these, unless they are protected
 MOST_BYTES = 8 * 2**20  # of a body
 MOST_SECONDS = 60.0  # for a body to arrive
 
@@ -27,6 +30,7 @@ class Guard:
         hosts: the names in a Host header that are accepted, besides IP addresses and localhost;
             None accepts every name. A page whose name an attacker resolves to this machine (DNS
             rebinding) sends its own name.
+        protect_metrics: ``/metrics`` and ``/`` need a key too; a browser asks for it as a password.
 
     Raises:
         ValueError: a key is empty.
@@ -38,9 +42,11 @@ class Guard:
         keys: Sequence[str] = (),
         most_bytes: int = MOST_BYTES,
         hosts: Sequence[str] | None = None,
+        protect_metrics: bool = False,
     ):
         check_keys(keys)
         self.app, self.most_bytes, self.hosts = app, most_bytes, hosts
+        self.open_paths = OPEN if protect_metrics else (*OPEN, *WATCHED)
         self.digests = [digest(key.encode()) for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -51,8 +57,10 @@ class Guard:
             self.check(scope["path"], Headers(scope=scope))
         except APIError as error:
             body = respond(scope["path"], error.status_code, error.detail)
-            close = {"Connection": "close"}  # what is left of the body is not read
-            return await JSONResponse(body, error.status_code, close)(scope, receive, send)
+            headers = {"Connection": "close"}  # what is left of the body is not read
+            if error.status_code == 401 and scope["path"] in WATCHED:
+                headers["WWW-Authenticate"] = 'Basic realm="specjax"'
+            return await JSONResponse(body, error.status_code, headers)(scope, receive, send)
         return await self.app(scope, self.limited(receive), send)
 
     def check(self, path: str, headers: Headers) -> None:
@@ -60,7 +68,9 @@ class Guard:
         if self.hosts is not None and not is_local(headers.get("host"), self.hosts):
             raise APIError(403, "this name is not this server's: see --allowed-hosts.")
         key = headers.get("authorization") or f"Bearer {headers.get('x-api-key', '')}"
-        if self.digests and path not in OPEN and not self.is_known(key):
+        if path in WATCHED:
+            key = bearer(key)
+        if self.digests and path not in self.open_paths and not self.is_known(key):
             raise APIError(401, "a valid API key is needed: Authorization: Bearer KEY.")
         length = headers.get("content-length")
         if length is not None and "transfer-encoding" in headers:
@@ -104,6 +114,18 @@ def check_keys(keys: Sequence[str]) -> None:
     """Raise ValueError for an empty key, which every client would have."""
     if not all(key.strip() for key in keys):
         raise ValueError("an API key is empty: is a shell variable unset?")
+
+
+def bearer(authorization: str) -> str:
+    """Return a browser's header, whose password is a key, as a client's; others as they are."""
+    scheme, _, given = authorization.partition(" ")
+    if scheme.lower() != "basic":
+        return authorization
+    try:
+        pair = base64.b64decode(given, validate=True)
+    except binascii.Error:
+        return authorization
+    return f"Bearer {pair.partition(b':')[2].decode('latin-1')}"
 
 
 def digest(key: bytes) -> bytes:

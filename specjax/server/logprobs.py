@@ -28,7 +28,7 @@ def of_completion(
     tokens, offsets, values, tops = [], [], [], []
     for token, entry in zip(token_ids, scored, strict=True):
         own = None if entry is None else entry[token]
-        text = tokenizer.decode([token], False) if own is None else str(own.decoded_token)
+        text = tokenizer.token_text(token) if own is None else str(own.decoded_token)
         tokens.append(named(token, text, as_ids))
         offsets.append(max(0, offset))
         offset += len(text)

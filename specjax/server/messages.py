@@ -215,15 +215,16 @@ def start(builder: ResponseBuilder) -> dict[str, Any]:
 
 
 def usage(builder: ResponseBuilder, num_output: int) -> dict[str, int]:
-    """Return Anthropic's token counts: what was read before is apart from what is read now.
+    """Return Anthropic's token counts: what was read before, what is kept now, and the others.
 
-    At the start of a stream nothing is known to have been read before.
+    At the start of a stream neither is known.
     """
     (stream,) = builder.streams
     num_cached = stream.num_cached_tokens if num_output else 0
+    num_stored = stream.num_stored_tokens if num_output else 0
     return {
-        "input_tokens": len(stream.prompt_token_ids) - num_cached,
-        "cache_creation_input_tokens": 0,
+        "input_tokens": len(stream.prompt_token_ids) - num_cached - num_stored,
+        "cache_creation_input_tokens": num_stored,
         "cache_read_input_tokens": num_cached,
         "output_tokens": num_output,
     }

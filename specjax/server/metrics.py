@@ -42,9 +42,9 @@ HISTOGRAMS = {  # name after "vllm:" -> what it measures, buckets (vLLM's)
 class Meters:
     """The metrics of one server: totals, read from the service when scraped, and histograms."""
 
-    def __init__(self, stats: Callable[[], Stats], model: str, depth: int):
+    def __init__(self, stats: Callable[[], Stats], model: str, depth: int, method: str = ""):
         self.registry = CollectorRegistry()
-        self.registry.register(Totals(stats, model, depth))
+        self.registry.register(Totals(stats, model, depth, method))
         ProcessCollector(registry=self.registry)
         self._histograms = {
             name: Histogram(
@@ -90,8 +90,9 @@ class Meters:
 class Totals(Collector):
     """Collects the service's totals."""
 
-    def __init__(self, stats: Callable[[], Stats], model: str, depth: int):
-        self._stats, self._labels, self._depth = stats, (model, "0"), depth
+    def __init__(self, stats: Callable[[], Stats], model: str, depth: int, method: str):
+        self._stats, self._labels = stats, (model, "0")
+        self._depth, self._method = depth, method
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics; the speculative counters only if there is a drafter."""
@@ -128,6 +129,13 @@ class Totals(Collector):
         yield reasons
         if not self._depth:
             return
+        drafter = GaugeMetricFamily(
+            "specjax:speculative_config_info",
+            "The method of speculation, and K.",
+            labels=(*LABELS, "method", "num_speculative_tokens"),
+        )
+        drafter.add_metric((*self._labels, self._method, str(self._depth)), 1)
+        yield drafter
         for metric in stats.counters.to_metrics():
             name = metric.name.removeprefix("vllm:")
             if isinstance(metric, Vector):

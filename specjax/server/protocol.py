@@ -21,6 +21,7 @@ from specjax.server.tools import MOST_TOOLS, NamedChoice, Tool, call_form
 MOST_STOPS = 4  # stop strings per request, as in OpenAI and vLLM
 MOST_PROMPTS = 1024  # per request, as in vLLM
 MOST_STOP_IDS = 64  # stop token ids per request: more have no program
+ALL = 2**31  # tokens: more than any vocabulary has
 MOST_MESSAGES = 4096  # of a chat, and parts of a message
 IGNORED = (  # fields of vLLM's that change no text here
     "include_reasoning", "session_id", "stream_interval", "user",
@@ -184,6 +185,8 @@ class Generation(Body):
 
 def shown(likeliest: int | None, named: Sequence[int] | None) -> int | None:
     """Return how many tokens are shown: ``logprob_token_ids`` and the token, or the likeliest."""
+    if likeliest == -1:
+        return ALL
     return likeliest if likeliest is None or not named else max(likeliest, len(named) + 1)
 
 
@@ -307,7 +310,7 @@ class Chat(Generation, Conversation):
     kv_transfer_params: Forwarded | None = None
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0)] | None = None
+    top_logprobs: Annotated[int, Field(ge=-1)] | None = None
     return_prompt_text: bool | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
     parallel_tool_calls: bool | None = None

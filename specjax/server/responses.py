@@ -80,8 +80,7 @@ class ResponseBuilder:
         options = self.body.stream_options
         if options is not None and options.include_usage and options.continuous_usage_stats:
             num_prompt = len(self.streams[index].prompt_token_ids)
-            num_cached = self.streams[index].num_cached_tokens
-            chunk["usage"] = usage(num_prompt, self.num_tokens[index], num_cached)
+            chunk["usage"] = usage(num_prompt, self.num_tokens[index], [self.streams[index]])
         return chunk
 
     def last_chunk(self) -> dict[str, Any]:
@@ -138,8 +137,7 @@ class ResponseBuilder:
         """Return the token counts of all choices; a prompt counts once for its n samples."""
         firsts = [stream for stream in self.streams if stream.index == 0]
         num_prompt = sum(len(stream.prompt_token_ids) for stream in firsts)
-        num_cached = sum(stream.num_cached_tokens for stream in firsts)
-        return usage(num_prompt, sum(self.num_tokens), num_cached)
+        return usage(num_prompt, sum(self.num_tokens), firsts)
 
     def metrics(self) -> dict[str, Any] | None:
         """Return the times and acceptance of the only sample, under vLLM's names; else None."""
@@ -205,7 +203,7 @@ def completion_piece(
         scored = None if before is None or scored is None else [*before, *scored]
     found = completion_logprobs(self, ids, scored, self.offsets[index])
     if found is not None:
-        self.offsets[index] += sum(len(self.tokenizer.decode([one], False)) for one in ids)
+        self.offsets[index] += sum(len(self.tokenizer.token_text(one)) for one in ids)
     choice = {"index": index, "text": text, "logprobs": found}
     if first and body.return_token_ids:
         choice["prompt_token_ids"] = prompt
@@ -296,11 +294,19 @@ def envelope(
     return {**made, "choices": choices}
 
 
-def usage(num_prompt: int, num_output: int, num_cached: int = 0) -> dict[str, Any]:
-    """Return OpenAI's usage object; ``num_cached`` prompt tokens had been read before."""
-    total = num_prompt + num_output
-    counts = {"prompt_tokens": num_prompt, "completion_tokens": num_output}
-    return {**counts, "total_tokens": total, "prompt_tokens_details": {"cached_tokens": num_cached}}
+def usage(
+    num_prompt: int, num_output: int, prompts: Sequence[RequestStream] = ()
+) -> dict[str, Any]:
+    """Return OpenAI's usage object; ``prompts`` say what was read before, and what is kept."""
+    return {
+        "prompt_tokens": num_prompt,
+        "completion_tokens": num_output,
+        "total_tokens": num_prompt + num_output,
+        "prompt_tokens_details": {
+            "cached_tokens": sum(one.num_cached_tokens for one in prompts),
+            "created_cache_tokens": sum(one.num_stored_tokens for one in prompts),
+        },
+    }
 
 
 def timing(times: Times, num_tokens: int) -> dict[str, Any]:

@@ -126,6 +126,7 @@ def run_server(
     names: Sequence[str] = (),
     api_keys: Sequence[str] = (),
     allowed_hosts: Sequence[str] = (),
+    protect_metrics: bool = False,
     chat_template: Path | None = None,
     tool_call_parser: str | None = None,
     enable_auto_tool_choice: bool = False,
@@ -169,6 +170,8 @@ def run_server(
         OSError: a file cannot be read.
     """
     check_keys(api_keys)
+    if protect_metrics and not api_keys:
+        raise ValueError("--protect-metrics needs --api-key.")
     check_tool_options(tool_call_parser, enable_auto_tool_choice)
     tls.check()
     check_endpoint(otlp_traces_endpoint)
@@ -178,7 +181,9 @@ def run_server(
         listener,
         address,
     ):
-        llm = LLM(model, **options)
+        # beams and a smaller limit of the server's need the usual programs
+        most = -1 if max_logprobs == -1 else max(max_logprobs, MAX_LOGPROBS)
+        llm = LLM(model, **options, max_logprobs=most)
         service = Service(
             llm.core,
             max_waiting=max_queued,
@@ -199,7 +204,7 @@ def run_server(
             tool_call_parser=tool_call_parser,
             enable_auto_tool_choice=enable_auto_tool_choice,
             by_priority=by_priority,
-            max_logprobs=most_logprobs(max_logprobs),
+            max_logprobs=max_logprobs,
             force_include_usage=enable_force_include_usage,
             tokens_as_token_ids=return_tokens_as_token_ids,
             request_timeout=request_timeout,
@@ -210,6 +215,7 @@ def run_server(
                 api_keys=api_keys,
                 most_bytes=most_bytes,
                 hosts=accepted_hosts(host, uds, allowed_hosts),
+                protect_metrics=protect_metrics,
                 root_path=root_path,
                 enable_request_id_headers=enable_request_id_headers,
                 enable_tokenizer_info_endpoint=enable_tokenizer_info_endpoint,
@@ -226,14 +232,6 @@ def run_server(
         Server(config, service).run([listener])
     if service.dead:
         raise RuntimeError("the engine has stopped by an exception; the log above has it.")
-
-
-def most_logprobs(wanted: int) -> int:
-    """Return ``max_logprobs``, -1 or more than are computed: as many as are, with a warning."""
-    if 0 <= wanted <= MAX_LOGPROBS:
-        return wanted
-    logger.warning("max_logprobs=%d: at most %d are computed here", wanted, MAX_LOGPROBS)
-    return MAX_LOGPROBS
 
 
 def check_tool_options(parser: str | None, auto: bool) -> None:

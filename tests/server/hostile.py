@@ -14,7 +14,7 @@ import subprocess
 import sys
 import urllib.request
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from tests.server.schema import JUNK, values
 from tests.server.soak import Line, judge, look, wait_for
 
 PATIENCE = 60.0  # seconds; an answer that takes longer is a hang
-CONCURRENCY, CHUNK, LEAST_LINES = 16, 100, 10
+CONCURRENCY, NUM_LINES = 16, 50  # requests at a time; looks at the process
 GREEDY = {"prompt": "def add(a, b):", "max_tokens": 16, "temperature": 0}
 SMALL = {"max_tokens": 2, "max_completion_tokens": 2, "max_output_tokens": 2, "n": 1}
 RAW = (
@@ -165,12 +165,13 @@ async def attack(url: str, found: Sequence[Case], process: Path) -> Outcome:
     expected = ""
     expected = await greedy()
     statuses, lines, num_same = Counter[str](), list[Line](), 0
+    chunk = max(len(found) // NUM_LINES, 1)
     left, done, start = list(found), asyncio.Event(), asyncio.get_running_loop().time()
 
     async def hostile() -> None:
         while left:
             statuses[await send(url, left.pop())] += 1
-            if statuses.total() % CHUNK == 0:
+            if statuses.total() % chunk == 0:
                 lines.append(look(process, start, statuses))
 
     async def behaved() -> None:
@@ -212,23 +213,36 @@ def main() -> None:
         print(line, flush=True)
         kept.append(line)
 
-    with subprocess.Popen([sys.executable, "-m", *command, "--compile-all"]) as server:
-        try:
-            wait_for(port, server)
-            document = json.load(urllib.request.urlopen(f"{url}/openapi.json"))
-            found = cases(document, chosen.requests)
-            outcome = asyncio.run(attack(url, found, Path(f"/proc/{server.pid}")))
-        finally:
-            server.terminate()
+    verdict = "it did not end"
+    try:
+        with subprocess.Popen([sys.executable, "-m", *command, "--compile-all"]) as server:
+            try:
+                wait_for(port, server)
+                document = json.load(urllib.request.urlopen(f"{url}/openapi.json"))
+                found = cases(document, chosen.requests)
+                outcome = asyncio.run(attack(url, found, Path(f"/proc/{server.pid}")))
+            finally:
+                server.terminate()
+        report(outcome, say)
+        verdict = "passed" if server.returncode == 0 else f"exit code {server.returncode}"
+    except (AssertionError, SystemExit) as error:
+        verdict = f"failed: {error}"
+    finally:
+        say(verdict)
+        chosen.log.write_text("\n".join(kept) + "\n", encoding="utf-8")
+    if verdict != "passed":
+        raise SystemExit(1)
+
+
+def report(outcome: Outcome, say: Callable[[str], None]) -> None:
+    """Print what came of an attack. Raises SystemExit for what must not be."""
     for line in outcome.lines:
         say(str(line))
     say(f"outcomes: {dict(sorted(outcome.statuses.items()))}")
     say(f"greedy answers beside them, all the same: {outcome.num_same}")
     if failures(outcome.statuses):
-        raise SystemExit(f"failed: {failures(outcome.statuses)}")
-    if len(outcome.lines) >= LEAST_LINES:
-        say(judge(outcome.lines))
-    chosen.log.write_text("\n".join(kept) + "\n", encoding="utf-8")
+        raise SystemExit(f"{failures(outcome.statuses)}")
+    say(judge(outcome.lines))
 
 
 if __name__ == "__main__":

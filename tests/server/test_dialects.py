@@ -9,6 +9,7 @@ import pytest
 from specjax.server.app import create_app
 
 TURNS = [{"role": "user", "content": "import os"}]
+INPUT = "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"
 MESSAGES = {"model": "tiny", "max_tokens": 6, "temperature": 0.0, "messages": TURNS}
 EVENT = re.compile(rb"event: (.+)\ndata: (.+)\n\n")
 
@@ -93,11 +94,25 @@ def test_a_message_is_a_chat(call, chat):
     assert (reply["stop_reason"], reply["stop_sequence"]) == ("max_tokens", None)
     counted = call("POST", "/v1/messages/count_tokens", MESSAGES).json()
     usage = reply["usage"]
-    assert usage["input_tokens"] + usage["cache_read_input_tokens"] == counted["input_tokens"]
+    assert sum(usage[name] for name in INPUT) == counted["input_tokens"]
     assert usage["output_tokens"] == 6
     blocks = [{"type": "text", "text": "Be brief."}]
     told = call("POST", "/v1/messages", {**MESSAGES, "system": blocks}).json()
     assert told["content"][0]["text"] == chat([{"role": "system", "content": "Be brief."}, *TURNS])
+
+
+def test_a_message_counts_what_was_read_before_and_what_is_kept(call):
+    turns = [{"role": "user", "content": "a b c d e f g h i j k l m n " * 3}]
+    (first, again) = (
+        call("POST", "/v1/messages", {**MESSAGES, "messages": turns}).json()["usage"]
+        for _ in range(2)
+    )
+    whole = sum(first[name] for name in INPUT)
+    assert [first[name] for name in INPUT] == [0, 0, whole]
+    assert [again[name] for name in INPUT] == [1, whole - 1, 0]
+    stream = call("POST", "/v1/messages", {**MESSAGES, "messages": turns, "stream": True})
+    last = events(stream)[-2][1]["usage"]
+    assert [last[name] for name in INPUT] == [1, whole - 1, 0]
 
 
 def test_a_message_has_the_form_that_is_asked_for(call):

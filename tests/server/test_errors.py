@@ -1,6 +1,7 @@
 """What is no good request is refused with an error object before any work, never with a 5xx."""
 
 import asyncio
+import base64
 import json
 import os
 import time
@@ -69,7 +70,7 @@ def refuse(call, deployment):
         ({"stop": ["\udfff"]}, "a lone surrogate at 0"),
         ({"bad_words": [""]}, "bad_words cannot contain an empty string"),
         ({"logprobs": 21}, "greater than max allowed: 20"),
-        ({"logprobs": -1}, "not supported"),
+        ({"logprobs": -1}, "greater than max allowed: 20"),
         ({"prompt_logprobs": 1, "stream": True}, "do not stream"),
         ({"temperature": float("nan")}, "temperature: Input should be a finite number"),
         ({"temperature": float("inf")}, "temperature: Input should be a finite number"),
@@ -204,6 +205,27 @@ def test_keys_are_needed_where_there_are_any(deployment, call):
     assert [status(None, "GET", path) for path in ("/", "/health", "/version", "/metrics")] == [
         200
     ] * 4
+
+
+def test_metrics_and_page_need_the_key_where_it_is_asked_for(deployment, call):
+    app = create_app(deployment, api_keys=["first"], protect_metrics=True)
+
+    def ask(path, key=None):
+        headers = {} if key is None else {"authorization": key}
+        return call("GET", path, app=app, **headers)
+
+    password = base64.b64encode(b"anybody:first").decode()
+    for path in ("/", "/metrics"):
+        refused = ask(path)
+        assert refused.status == 401
+        assert refused.header("www-authenticate") == 'Basic realm="specjax"'
+        assert ask(path, "Bearer first").status == ask(path, f"Basic {password}").status == 200
+        for wrong in ("Bearer second", "Basic first", "Basic Zmlyc3Q=", "Basic !"):
+            assert ask(path, wrong).status == 401
+    assert ask("/v1/models", f"Basic {password}").status == 401
+    assert ask("/health").status == 200
+    with pytest.raises(ValueError, match="--protect-metrics needs --api-key"):
+        run_server("bundled", {}, protect_metrics=True)
 
 
 def test_an_empty_key_is_no_key(deployment):

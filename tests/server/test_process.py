@@ -1,14 +1,11 @@
 """The server as a process: the guides' words start it, a signal drains it, two stop it."""
 
-import json
-import os
 import signal
 import socket
 import ssl
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 
 import httpx
 import pytest
@@ -17,74 +14,7 @@ from typer.testing import CliRunner
 
 from specjax.cli.app import app
 from specjax.server.run import TLS, run_server
-
-PATIENCE = 300.0  # seconds, for a machine that does other things
-
-
-@contextmanager
-def process(
-    *command: str,
-    uds: str | None = None,
-    verify: ssl.SSLContext | None = None,
-    **environment: str,
-):
-    """Run a server until it answers; yield it, a client of it, and a function to read its log."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    address = ("--uds", uds) if uds else ("--host", "127.0.0.1", "--port", str(port))
-    running = subprocess.Popen(
-        [sys.executable, "-m", *command, *address],
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **environment},
-    )
-    transport = httpx.HTTPTransport(uds=uds, verify=verify or True)
-    scheme = "https" if verify else "http"
-    client = httpx.Client(
-        transport=transport, base_url=f"{scheme}://127.0.0.1:{port}", timeout=PATIENCE
-    )
-    try:
-        until = time.monotonic() + PATIENCE
-        while True:
-            assert running.poll() is None, running.stderr.read()
-            assert time.monotonic() < until
-            if uds and not listens(uds):  # httpx forgets to close what cannot connect
-                time.sleep(0.1)
-                continue
-            try:
-                if client.get("/health").status_code == 200:
-                    break
-            except httpx.TransportError:
-                time.sleep(0.1)
-        yield running, client
-    finally:
-        client.close()
-        running.kill()
-        running.wait()
-        running.stderr.close()
-
-
-def listens(path: str) -> bool:
-    """Tell whether anybody accepts connections at a unix socket."""
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(path)
-        except OSError:
-            return False
-        return True
-
-
-def streamed(client: httpx.Client, after_first, **body) -> str:
-    """Stream a completion, do something after its first piece, and return the whole text."""
-    text = []
-    with client.stream("POST", "/v1/completions", json={**body, "stream": True}) as answer:
-        for line in answer.iter_lines():
-            if line.startswith("data: {"):
-                text.append(json.loads(line[6:])["choices"][0]["text"])
-                if len(text) == 1:
-                    after_first()
-    return "".join(text)
+from tests.server.processes import PATIENCE, process, streamed
 
 
 def test_the_guides_words_start_it_and_a_signal_drains_it(pair):

@@ -22,6 +22,7 @@ class EngineArgs:
     dtype: str
     max_model_len: int | None
     max_num_seqs: int
+    max_logprobs: int
     seed: int
     tensor_parallel_size: int
     device: str
@@ -34,5 +35,9 @@ class EngineArgs:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise ValueError(f"{name} must be an integer of at least 1, got {value!r}.")
+        if not isinstance(self.max_logprobs, int) or self.max_logprobs < -1:
+            raise ValueError(
+                f"max_logprobs must be an integer of at least -1, got {self.max_logprobs!r}."
+            )
         if not isinstance(self.seed, int):
             raise ValueError(f"seed must be an integer, got {self.seed!r}.")

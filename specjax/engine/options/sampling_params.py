@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from numbers import Integral, Real
 from typing import Any, no_type_check
 
@@ -28,11 +28,12 @@ class SamplingParams:
     ``min_tokens`` counts tokens before an EOS, a stop token or a stop string may end the text.
     ``structured_outputs`` gives the text a form, which it has unless ``max_tokens`` or a stop
     string cuts it; where the form leaves nothing but the end, ``min_tokens`` does not delay it.
-    ``logprob_token_ids`` asks for the log probabilities of these tokens, and of the token itself,
-    in place of the ``logprobs`` likeliest. ``max_tokens`` None means as many as the context holds.
-    ``extra_args`` may hold ``num_speculative_tokens``, the most tokens that a round drafts for this
-    request (0: none, plain decoding), and ``kv_transfer_params`` for extract_hidden_states
-    (``engine.connector``).
+    ``logprobs`` and ``prompt_logprobs`` -1 ask for the whole vocabulary, where the engine's
+    ``max_logprobs`` allows it. ``logprob_token_ids`` asks for the log probabilities of these
+    tokens, and of the token itself, in place of the ``logprobs`` likeliest. ``max_tokens`` None
+    means as many as the context holds. ``extra_args`` may hold ``num_speculative_tokens``, the most
+    tokens that a round drafts for this request (0: none, plain decoding), and
+    ``kv_transfer_params`` for extract_hidden_states (``engine.connector``).
 
     Raises:
         ValueError: a value is of the wrong type or outside its range; the message has both.
@@ -112,8 +113,10 @@ class SamplingParams:
             self.seed is None or -(2**63) <= self.seed < 2**64,
             f"seed must fit 64 bits (-2**63 .. 2**64 - 1), got {self.seed}.",
         )
-        _check_logprobs("logprobs", "sample", self.logprobs)
-        _check_logprobs("prompt_logprobs", "prompt", self.prompt_logprobs)
+        for name in ("logprobs", "prompt_logprobs"):
+            value = getattr(self, name)
+            good = value is None or value >= -1
+            _require(good, f"{name} must be non-negative or -1, got {value}.")
         _require(
             len(self.logprob_token_ids or ()) <= MAX_LOGPROB_TOKEN_IDS,
             f"Requested logprob_token_ids of length {len(self.logprob_token_ids or ())}, which is "
@@ -159,6 +162,25 @@ class SamplingParams:
                         f"{name} contains out-of-vocab token id {token_id}: "
                         f"the vocabulary has {vocab_size} tokens, 0 to {vocab_size - 1}."
                     )
+
+    def limit_logprobs(self, vocab_size: int, max_logprobs: int) -> "SamplingParams":
+        """Return the parameters with the vocabulary's size in place of -1 in logprobs.
+
+        Raises:
+            ValueError: they ask for more log probabilities than ``max_logprobs``.
+        """
+        found = {}
+        for name, kind in (("logprobs", "sample"), ("prompt_logprobs", "prompt")):
+            value = getattr(self, name)
+            wanted = vocab_size if value == -1 else value or 0
+            _require(
+                wanted <= max_logprobs,
+                f"Requested {kind} logprobs of {wanted}, which is greater than max allowed: "
+                f"{max_logprobs}",
+            )
+            if value == -1:
+                found[name] = vocab_size
+        return replace(self, **found) if found else self
 
     def _normalize(self):
         """Convert every field to its plain Python type."""
@@ -273,18 +295,3 @@ def _bias(value: Any) -> dict[int, float]:
 
 def _unique(items: tuple) -> tuple:
     return tuple(dict.fromkeys(items))
-
-
-def _check_logprobs(name: str, kind: str, value: int | None):
-    if value is None:
-        return
-    _require(
-        value != -1,
-        f"{name}=-1 (the whole vocabulary) is not supported: ask for 0 to {MAX_LOGPROBS}.",
-    )
-    _require(value >= 0, f"{name} must be non-negative, got {value}.")
-    _require(
-        value <= MAX_LOGPROBS,
-        f"Requested {kind} logprobs of {value}, which is greater than max allowed: {MAX_LOGPROBS} "
-        "(max_logprobs).",
-    )

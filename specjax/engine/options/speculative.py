@@ -340,6 +340,12 @@ class SpeculativeConfig:
         return own if self.fallback is None else max(own, self.fallback.depth)
 
     @property
+    def name(self) -> str:
+        """Return the method, and the one of its fallback."""
+        own = str(self.method)
+        return own if self.fallback is None else f"{own}, then {self.fallback.name}"
+
+    @property
     def alone(self) -> "SpeculativeConfig":
         """Return the config without its fallback."""
         config = copy(self)

@@ -101,10 +101,8 @@ def test_equal_parameters_hash_alike_and_cannot_change():
         ({"bad_words": "word"}, "bad_words must be a list of strings, got 'word'"),
         ({"bad_words": [""]}, "bad_words cannot contain an empty string"),
         ({"ignore_eos": 1}, "ignore_eos must be True or False, got 1"),
-        ({"logprobs": -1}, "logprobs=-1 .* not supported: ask for 0 to 20"),
-        ({"logprobs": -2}, "logprobs must be non-negative, got -2"),
-        ({"logprobs": 21}, "Requested sample logprobs of 21, .* max allowed: 20"),
-        ({"prompt_logprobs": 21}, "Requested prompt logprobs of 21"),
+        ({"logprobs": -2}, "logprobs must be non-negative or -1, got -2"),
+        ({"prompt_logprobs": -2}, "prompt_logprobs must be non-negative or -1, got -2"),
         ({"logprobs": True}, "logprobs must be an integer, got True"),
         ({"logit_bias": [1]}, r"logit_bias must map token ids to numbers, got \[1\]"),
         ({"logit_bias": {"a": 1.0}}, "logit_bias must contain only integers, got 'a'"),
@@ -145,3 +143,13 @@ def test_token_ids_inside_the_vocabulary_pass():
     params = SamplingParams(stop_token_ids=[0, 99], logit_bias={99: -1}, allowed_token_ids=[99])
     params.check_vocab(100)
     SamplingParams().check_vocab(1)
+
+
+def test_log_probabilities_of_the_whole_vocabulary_are_its_size_where_they_are_allowed():
+    asked = SamplingParams(logprobs=-1, prompt_logprobs=3)
+    assert asked.limit_logprobs(500, 500) == SamplingParams(logprobs=500, prompt_logprobs=3)
+    assert SamplingParams(logprobs=20).limit_logprobs(500, 20).logprobs == 20
+    with pytest.raises(ValueError, match=r"Requested sample logprobs of 500, .* max allowed: 20"):
+        asked.limit_logprobs(500, 20)
+    with pytest.raises(ValueError, match=r"Requested prompt logprobs of 21, .* max allowed: 20"):
+        SamplingParams(prompt_logprobs=21).limit_logprobs(500, 20)
