@@ -12,7 +12,8 @@ import numpy as np
 
 from specjax.audit.exact import exact_distribution
 from specjax.audit.prefixes import num_contexts, texts
-from specjax.audit.published import k_sequential, lenience, relaxed, target_only, traversal
+from specjax.audit.published import greedy_multi_path, k_sequential, traversal
+from specjax.audit.published_lossy import fly, hierarchical, lenience, relaxed, target_only
 from specjax.audit.recorded import bundled_cases
 from specjax.audit.rules import EXACT, LOSSLESS, LOSSY, ROUNDING
 from specjax.core.types import Rule
@@ -104,6 +105,7 @@ def methods() -> tuple[Method, ...]:
             ("recursive rejection", "2305.09781", rejection_tree),
             ("k-sequential (SpecTr)", "2310.15141", k_sequential(shape.parents)),
             ("traversal", "2505.12398", traversal(shape.parents)),
+            ("greedy multi-path", "2602.16961", greedy_multi_path(shape.parents)),
         )
     )
     distinct = tuple(
@@ -127,6 +129,8 @@ def methods() -> tuple[Method, ...]:
         *lossy("threshold_acc", "SGLang", "threshold", acc_of, (1.0, 0.7, 0.5, 0.3)),
         *lossy("threshold_single", "SGLang", "threshold", single_of, (0.8, 0.5, 0.3, 0.1)),
         *lossy("relaxed", "TensorRT-LLM", "delta", relaxed_of, (0.1, 0.3, 0.6, 0.9)),
+        *lossy("FLy", "2511.22972", "entropy", fly_of, (1.0, 0.8, 0.6, 0.0)),
+        Method("hierarchical, as coded", "2601.05724", LOSSY, hierarchical, CHAIN),
     )
 
 
@@ -160,6 +164,14 @@ def single_of(threshold: float) -> Rule:
 def relaxed_of(delta: float) -> Rule:
     """Return TensorRT-LLM's rule for its example's ten likeliest tokens, here all."""
     return relaxed(SIZE, delta)
+
+
+def fly_of(threshold: float) -> Rule:
+    """Return FLy with a window of two tokens, which must fit into a chain of three.
+
+    So only the first token is ever overruled; cells of noise do not tell more such tokens apart.
+    """
+    return fly(threshold, 2)
 
 
 Cases = dict[str, tuple[np.ndarray, np.ndarray]]

@@ -1,7 +1,6 @@
-"""Published verifications that are not shipped, as rules that the audit can enumerate.
+"""Published verifications that are exact and not shipped, as rules that the audit can enumerate.
 
-Those for several drafts take the tree's shape, and are unrolled over it. Those that are LOSSY say
-so. Where a paper takes the likeliest token after the last accepted one, these sample from p.
+They are for several drafts, take the tree's shape, and are unrolled over it.
 """
 
 import functools
@@ -11,10 +10,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from specjax.core.types import Draft, Rule, Verdict
-from specjax.verify.entropy import entropy
-from specjax.verify.noise import Noise, by_round, by_token, exponential_race
+from specjax.verify.block import accept_block
+from specjax.verify.noise import Noise, by_round, exponential_race
 from specjax.verify.probs_rule import probs_rule
-from specjax.verify.rejection import accept_prefix, token_probs
 from specjax.verify.verdict import emit
 
 Parents = tuple[int, ...]
@@ -119,6 +117,83 @@ def solve_rho(
     return rho, jnp.minimum(p / rho[:, None], q) * scale[:, None]
 
 
+@functools.cache
+def greedy_multi_path(parents: Parents) -> Rule:
+    """Return greedy multi-path block verification, for paths drawn independently from one root.
+
+    Thomas and Pal 2026 (arXiv:2602.16961). Paths are ordered token by token by p / q, and the
+    highest of k is verified as a block against its own distribution, which ``of_the_highest``
+    gives. Exact; on a chain it is block verification. Equal p / q are ordered by token here: the
+    authors' code limits p / q to 1, which makes many equal, and takes the path drawn first.
+    """
+    starts = children(parents, 0)
+    ways = [[0, node] for node in starts]
+    for way in ways:
+        while below := children(parents, way[-1]):
+            way += below
+    if (
+        len({len(way) for way in ways}) != 1
+        or sum(len(way) - 1 for way in ways) != len(parents) - 1
+    ):
+        raise ValueError(f"need paths of one length that part at the root, got parents {parents}")
+    paths = jnp.asarray(ways, jnp.int32)
+
+    def kernel(noise: Noise, draft: Draft, target: Float[Array, "B N V"], depth: int) -> Verdict:
+        probs = draft.probs
+        assert probs is not None
+        rows = jnp.arange(target.shape[0])
+        highest = jnp.ones((target.shape[0], len(ways)), bool)
+        for level in range(1, depth + 1):
+            ranks = jnp.stack([
+                of(order(target[:, way[level - 1]], probs[:, way[level]]), draft, way[level])
+                for way in ways
+            ], axis=1)  # fmt: skip
+            ranks = jnp.where(highest, ranks, -1)
+            highest &= ranks == ranks.max(axis=1, keepdims=True)
+        nodes = paths[highest.argmax(axis=1)]
+
+        def along(values: Array) -> Array:
+            return values[rows[:, None], nodes]
+
+        line = jnp.broadcast_to(jnp.maximum(jnp.arange(depth + 1) - 1, 0), nodes.shape)
+        chain = Draft(along(draft.tokens), line, along(draft.valid), along(probs))
+        p = along(target)
+        chain = chain._replace(probs=of_the_highest(len(ways), chain, p))
+        verdict = accept_block(Noise(along(noise.accept), along(noise.recover)), chain, p, depth)
+        return verdict._replace(path=jnp.take_along_axis(nodes, verdict.path, axis=1))
+
+    return probs_rule(kernel, by_round)
+
+
+def order(p: Float[Array, "B V"], q: Float[Array, "B V"]) -> Float[Array, "B V"]:
+    """Return each token's place in the order of p / q, tokens that q never draws included."""
+    ratio = jnp.where(q > 0, p / jnp.maximum(q, 2.0**-126), jnp.inf)
+    return jnp.argsort(jnp.argsort(ratio, axis=-1), axis=-1).astype(jnp.float32)
+
+
+def of_the_highest(k: int, chain: Draft, target: Float[Array, "B N V"]) -> Float[Array, "B N V"]:
+    """Return the distribution of each token of the highest of k paths, given those before it.
+
+    With x = the probability of the tokens before, a = that of all lower ones and c = that of the
+    tokens up to t in the order: ((a + x c(t))^k - (a + x (c(t) - q(t)))^k), normalised.
+    """
+    assert chain.probs is not None
+    lower, share = jnp.zeros(target.shape[0]), jnp.ones(target.shape[0])
+    laws = [chain.probs[:, 0]]
+    for node in range(1, target.shape[1]):
+        q = chain.probs[:, node]
+        place = order(target[:, node - 1], q)
+        below = jnp.where(place[:, None] < place[:, :, None], q[:, None], 0.0).sum(axis=-1)
+        start = lower[:, None] + share[:, None] * below
+        end = start + share[:, None] * q
+        law = q * sum(end**i * start ** (k - 1 - i) for i in range(k))
+        laws.append(law / jnp.maximum(law.sum(axis=-1, keepdims=True), 2.0**-126))
+        lower, share = of(start, chain, node), share * of(q, chain, node)
+        whole = jnp.maximum(lower + share, 2.0**-126)  # only their ratio matters
+        lower, share = lower / whole, share / whole
+    return jnp.stack(laws, axis=1)
+
+
 def children(parents: Parents, node: int) -> list[int]:
     """Return the children of a node."""
     return [child for child in range(1, len(parents)) if parents[child] == node]
@@ -142,47 +217,3 @@ def emit_path(
         paths.append(path + [0] * (depth + 1 - len(path)))
     last = exponential_race(left, noise, found)
     return emit(draft, jnp.asarray(paths)[found], jnp.asarray(counts, jnp.int32)[found], last)
-
-
-def lenience(l: float) -> Rule:  # noqa: E741
-    """Return rejection with q multiplied by l before it is compared with p, LOSSY below 1.
-
-    Leviathan et al. 2023 (arXiv:2211.17192, appendix A.5), whose recovered token is rejection's.
-    """
-    return entropy(l, 0.0)
-
-
-@functools.cache
-def target_only(threshold_single: float = 1.0, threshold_acc: float = 1.0) -> Rule:
-    """Return SGLang's acceptance by the target alone, LOSSY for thresholds below 1.
-
-    A draft token is accepted with probability min(1, p / ``threshold_acc``), and surely where p is
-    at least ``threshold_single`` (its ``--speculative-accept-threshold-*``); after a rejection p
-    without that token is left. At (1, 1) exact, as for a draft of which only the token is known.
-    """
-
-    def kernel(noise: Noise, draft: Draft, target: Float[Array, "B N V"], depth: int) -> Verdict:
-        p, _ = token_probs(draft, target)
-        accepted = (noise.accept[:, 1:] * threshold_acc < p) | (p >= threshold_single)
-        return accept_prefix(accepted, noise, draft._replace(probs=None), target)
-
-    return probs_rule(kernel, by_token)
-
-
-@functools.cache
-def relaxed(topk: int, delta: float) -> Rule:
-    """Return TensorRT-LLM's relaxed acceptance, LOSSY: any token that is likely enough.
-
-    Accepted is a draft token among the target's ``topk`` likeliest (its ``relaxed_topk``) whose p
-    is at least the likeliest one's less ``delta`` (``relaxed_delta``). It knows no rejection, so
-    that the next token is sampled from p.
-    """
-
-    def kernel(noise: Noise, draft: Draft, target: Float[Array, "B N V"], depth: int) -> Verdict:
-        p, _ = token_probs(draft, target)
-        above = (target[:, :-1] > p[:, :, None]).sum(axis=-1)
-        accepted = (above < topk) & (p >= target[:, :-1].max(axis=-1) - delta)
-        nothing = draft._replace(probs=jnp.zeros_like(target))
-        return accept_prefix(accepted, noise, nothing, target)
-
-    return probs_rule(kernel, by_token)

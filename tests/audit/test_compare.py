@@ -17,7 +17,8 @@ from specjax.audit.compare import (
     random_families,
 )
 from specjax.audit.exact import exact_distribution
-from specjax.audit.published import k_sequential, lenience, relaxed, target_only, traversal
+from specjax.audit.published import greedy_multi_path, k_sequential, traversal
+from specjax.audit.published_lossy import fly, hierarchical, lenience, relaxed, target_only
 from specjax.audit.rules import EXACT, LOSSY, ROUNDING
 from specjax.cli.audit_compare import markdown
 from specjax.theory.multi_draft import multi_draft_acceptance, optimal_transport_acceptance
@@ -50,6 +51,45 @@ def test_on_a_chain_traversal_is_block_verification():
     chain = CHAIN.parents
     ours, theirs = (lengths(rule, chain, 3) for rule in (traversal(chain), block))
     np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(0, 0, 0), (0, 0, 0, 1, 2)], ids=str)
+def test_the_highest_of_several_paths_is_verified_against_its_own_distribution(shape):
+    depth = 2 if len(shape) == 5 else 1
+    ours = lengths(greedy_multi_path(shape), shape, depth)
+    one = (0, *range(depth))
+    assert ours.mean() > lengths(block, one, depth).mean() + 0.005
+    np.testing.assert_allclose(
+        lengths(greedy_multi_path(one), one, depth), lengths(block, one, depth), atol=1e-6
+    )
+
+
+def test_greedy_multi_path_takes_paths_that_part_at_the_root():
+    with pytest.raises(ValueError, match=r"got parents \(0, 0, 0, 1, 1\)"):
+        greedy_multi_path(RAGGED)
+
+
+def test_hierarchical_as_coded_is_no_longer_exact_from_two_tokens_on():
+    cases = random_cases(22, 3, 2)
+    found, exact = (exact_distribution(rule, *cases, 2) for rule in (hierarchical, block))
+    np.testing.assert_allclose(
+        lengths(hierarchical, (0, 0), 1), lengths(block, (0, 0), 1), atol=1e-6
+    )
+    longer = found.expected_length - exact.expected_length
+    assert longer.min() > -1e-6
+    assert (longer > 1e-5).any()
+    np.testing.assert_array_equal(found.tv > 1e-5, longer > 1e-5)  # block is optimal
+
+
+def test_fly_is_rejection_until_the_target_is_unsure_enough():
+    chain, most = CHAIN.parents, np.log(3) + 1 / np.e
+    np.testing.assert_allclose(
+        lengths(fly(most, 2), chain, 3), lengths(rejection, chain, 3), atol=1e-6
+    )
+    found = exact_distribution(fly(0.0, 2), *random_cases(22, 3, 3), 3)
+    assert found.doubt.max() == 0
+    assert found.expected_length.mean() > lengths(rejection, chain, 3).mean() + 0.1
+    assert found.tv.max() > 0.05
 
 
 def test_k_sequential_lies_where_spectr_proves_it_to_lie():

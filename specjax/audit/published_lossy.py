@@ -1,0 +1,124 @@
+"""Published verifications that are LOSSY and not shipped, as rules that the audit can enumerate.
+
+Where a paper takes the likeliest token after the last accepted one, these sample from p.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from specjax.core import sampling as s
+from specjax.core.types import Draft, Rule, Sampling, Text, Verdict
+from specjax.verify.block import prefix_probs
+from specjax.verify.entropy import entropy
+from specjax.verify.noise import Noise, by_round, by_token
+from specjax.verify.probs_rule import probs_rule
+from specjax.verify.rejection import accept_prefix, recover, token_probs
+from specjax.verify.verdict import emit_chain
+
+LIKELIEST = 3  # tokens of which FLy takes the entropy
+
+
+def lenience(l: float) -> Rule:  # noqa: E741
+    """Return rejection with q multiplied by l before it is compared with p, LOSSY below 1.
+
+    Leviathan et al. 2023 (arXiv:2211.17192, appendix A.5), whose recovered token is rejection's.
+    """
+    return entropy(l, 0.0)
+
+
+@functools.cache
+def target_only(threshold_single: float = 1.0, threshold_acc: float = 1.0) -> Rule:
+    """Return SGLang's acceptance by the target alone, LOSSY for thresholds below 1.
+
+    A draft token is accepted with probability min(1, p / ``threshold_acc``), and surely where p is
+    at least ``threshold_single`` (its ``--speculative-accept-threshold-*``); after a rejection p
+    without that token is left. At (1, 1) exact, as for a draft of which only the token is known.
+    """
+
+    def kernel(noise: Noise, draft: Draft, target: Float[Array, "B N V"], depth: int) -> Verdict:
+        p, _ = token_probs(draft, target)
+        accepted = (noise.accept[:, 1:] * threshold_acc < p) | (p >= threshold_single)
+        return accept_prefix(accepted, noise, draft._replace(probs=None), target)
+
+    return probs_rule(kernel, by_token)
+
+
+@functools.cache
+def relaxed(topk: int, delta: float) -> Rule:
+    """Return TensorRT-LLM's relaxed acceptance, LOSSY: any token that is likely enough.
+
+    Accepted is a draft token among the target's ``topk`` likeliest (its ``relaxed_topk``) whose p
+    is at least the likeliest one's less ``delta`` (``relaxed_delta``). It knows no rejection, so
+    that the next token is sampled from p.
+    """
+
+    def kernel(noise: Noise, draft: Draft, target: Float[Array, "B N V"], depth: int) -> Verdict:
+        p, _ = token_probs(draft, target)
+        above = (target[:, :-1] > p[:, :, None]).sum(axis=-1)
+        accepted = (above < topk) & (p >= target[:, :-1].max(axis=-1) - delta)
+        nothing = draft._replace(probs=jnp.zeros_like(target))
+        return accept_prefix(accepted, noise, nothing, target)
+
+    return probs_rule(kernel, by_token)
+
+
+@functools.cache
+def fly(entropy_threshold: float, window_size: int) -> Rule:
+    """Return FLy, LOSSY: a rejection is overruled where the target is unsure and later agrees.
+
+    Li et al. 2025 (arXiv:2511.22972), as proposed to vLLM (pull request 53987) for sampling. A
+    rejected token with p > 0 is accepted if the entropy of the target's three likeliest tokens is
+    at least ``entropy_threshold`` and the ``window_size`` tokens after it, all drafted, are
+    accepted. A threshold above log 3 + 1 / e never overrules: rejection.
+    """
+
+    def verify(
+        noise: Noise,
+        draft: Draft,
+        logits: Float[Array, "B N V"],
+        text: Text,
+        sampling: Sampling,
+        depth: int,
+    ) -> Verdict:
+        target = s.warp(logits, draft, text, sampling)
+        p, q = token_probs(draft, target)
+        agreed = draft.valid[:, 1:] & (noise.accept[:, 1:] * q < p)
+        likeliest = jax.lax.top_k(target[:, :-1], min(LIKELIEST, target.shape[-1]))[0]
+        unsure = jax.scipy.special.entr(likeliest).sum(axis=-1) >= entropy_threshold
+        later = [jnp.pad(agreed[:, i:], ((0, 0), (0, i))) for i in range(1, window_size + 1)]
+        overruled = unsure & (p > 0) & jnp.stack(later).all(axis=0)
+        return accept_prefix(agreed | overruled, noise, draft, target)
+
+    return Rule(by_token, verify)
+
+
+def hierarchical_kernel(
+    noise: Noise, draft: Draft, target: Float[Array, "B N V"], depth: int
+) -> Verdict:
+    """Accept the whole draft with probability min(1, p / q of all its tokens), else as a block.
+
+    Zhou et al. 2026 (arXiv:2601.05724), as ``algorithm.py`` of their repository is written
+    (b8575e2). Its capped ratio P_k / Q_k / max(1, P_1 / Q_1, .., P_k / Q_k) is block
+    verification's min(.. p / q, 1), and so are its acceptance of k < K tokens and what is sampled
+    after them. Of K tokens the ratio is not capped there: too many are accepted, LOSSY.
+    """
+    keep_probs, residual_mass = prefix_probs(draft, target)
+    p, q = token_probs(draft, target)
+    last = draft.valid.sum(axis=1, keepdims=True) - 1
+    whole = jnp.where(draft.valid[:, 1:], p / jnp.maximum(q, 2.0**-126), 1.0).prod(axis=1)
+    index = jnp.arange(depth + 1)[None]
+    accepted = jnp.where(
+        index == last,
+        noise.accept < whole[:, None],
+        noise.accept * (residual_mass + 1.0 - keep_probs) < residual_mass,
+    )
+    num_accepted = jnp.where(accepted, index, 0).max(axis=1).astype(jnp.int32)
+    after = jnp.take_along_axis(target, num_accepted[:, None, None], axis=1)[:, 0]
+    offered = jnp.take_along_axis(keep_probs, num_accepted[:, None], axis=1) * after
+    return emit_chain(draft, num_accepted, recover(after, offered, noise, draft, num_accepted))
+
+
+hierarchical = probs_rule(hierarchical_kernel, by_round)
