@@ -1,9 +1,11 @@
 """A client of an OpenAI-compatible server: samples, greedy texts and prompt logprobs.
 
-Only /v1/models and /v1/completions are needed; /version and /metrics are read if they exist.
+Only /v1/models and /v1/completions are needed; /version and /metrics are read if they exist, and
+/v1/chat/completions is asked for functions.
 The server must return token ids (``return_token_ids``, as in vLLM).
 """
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -90,7 +92,7 @@ class Server:
         def some(start: int) -> list[tuple[int, ...]]:
             size = min(batch, num - start)
             own = {} if seed is None else {"seed": seed + start}
-            choices = self._complete({**asked, "n": size, **own})
+            choices = self.complete({**asked, "n": size, **own})
             if len(choices) != size:
                 raise ValueError(
                     f"{self.url} made {len(choices)} of n = {size} choices: pass --batch 1"
@@ -107,13 +109,13 @@ class Server:
     def greedy(self, prompt: str, tokens: int) -> tuple[tuple[int, ...], tuple[float, ...] | None]:
         """Return the greedy continuation's token ids, and their logprobs if the server has them."""
         asked = {"prompt": prompt, "max_tokens": tokens, "temperature": 0.0, "logprobs": 1}
-        (choice,) = self._complete(asked)
+        (choice,) = self.complete(asked)
         logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
         return self._ids(choice)[:tokens], None if logprobs is None else tuple(logprobs)[:tokens]
 
     def encode(self, prompt: str) -> tuple[int, ...]:
         """Return the prompt's token ids."""
-        (choice,) = self._complete({"prompt": prompt, "max_tokens": 1, "temperature": 0.0})
+        (choice,) = self.complete({"prompt": prompt, "max_tokens": 1, "temperature": 0.0})
         self._ids(choice)
         if choice.get("prompt_token_ids") is None:
             raise ValueError(f"{self.url} does not tell the prompt's token ids")
@@ -122,7 +124,7 @@ class Server:
     def score(self, prompt: Sequence[int], tokens: Sequence[int]) -> list[Score]:
         """Return the scores of given tokens after a prompt (``echo`` with logprobs)."""
         asked = {"prompt": [*prompt, *tokens], "max_tokens": 1, "temperature": 0.0}
-        (choice,) = self._complete({**asked, "echo": True, "logprobs": 1})
+        (choice,) = self.complete({**asked, "echo": True, "logprobs": 1})
         logprobs, places = choice.get("logprobs") or {}, slice(len(prompt), len(asked["prompt"]))
         own = (logprobs.get("token_logprobs") or [])[places]
         tops = (logprobs.get("top_logprobs") or [])[places]
@@ -137,10 +139,31 @@ class Server:
             )
         return tuple(choice["token_ids"])
 
-    def _complete(self, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def complete(self, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the choices of a completion request, in their order."""
         body = {"model": self.model, "return_token_ids": True, **self.extra, **asked}
         choices = self._ask("POST", "/v1/completions", "choices", body)
         return sorted(choices, key=lambda choice: choice["index"])
+
+    def chat(self, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the choices of a chat request."""
+        body = {"model": self.model, **self.extra, **asked}
+        return self._ask("POST", "/v1/chat/completions", "choices", body)
+
+    def stream(
+        self, asked: Mapping[str, Any], path: str = "/v1/completions"
+    ) -> list[dict[str, Any]]:
+        """Return the events of a streamed answer that have choices."""
+        body = {"model": self.model, "return_token_ids": True, **self.extra, **asked}
+        try:
+            answer = self._client.post(self.url + path, json={**body, "stream": True})
+        except httpx.TransportError as error:
+            raise ConnectionError(f"cannot reach {self.url} ({error})") from None
+        if not answer.is_success:
+            raise ValueError(f"{self.url}{path} answered {answer.status_code}: {answer.text:.300}")
+        events = [line.removeprefix("data:").strip() for line in answer.text.splitlines() if line]
+        parsed = [json.loads(event) for event in events if event.startswith("{")]
+        return [event for event in parsed if event.get("choices")]
 
     def _ask(self, method: str, path: str, wanted: str, body: Any = None) -> Any:
         try:

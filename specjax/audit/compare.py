@@ -13,7 +13,14 @@ import numpy as np
 from specjax.audit.exact import exact_distribution
 from specjax.audit.prefixes import num_contexts, texts
 from specjax.audit.published import greedy_multi_path, k_sequential, traversal
-from specjax.audit.published_lossy import fly, hierarchical, lenience, relaxed, target_only
+from specjax.audit.published_lossy import (
+    fly,
+    hierarchical,
+    lenience,
+    relaxed,
+    spectr_gbv,
+    target_only,
+)
 from specjax.audit.recorded import bundled_cases
 from specjax.audit.rules import EXACT, LOSSLESS, LOSSY, ROUNDING
 from specjax.core.types import Rule
@@ -131,6 +138,10 @@ def methods() -> tuple[Method, ...]:
         *lossy("relaxed", "TensorRT-LLM", "delta", relaxed_of, (0.1, 0.3, 0.6, 0.9)),
         *lossy("FLy", "2511.22972", "entropy", fly_of, (1.0, 0.8, 0.6, 0.0)),
         Method("hierarchical, as coded", "2601.05724", LOSSY, hierarchical, CHAIN),
+        *(
+            Method("SpecTr-GBV, as coded", "2604.25925", LOSSY, spectr_gbv(shape.parents), shape)
+            for shape in SHAPES
+        ),
     )
 
 

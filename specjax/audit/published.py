@@ -124,18 +124,9 @@ def greedy_multi_path(parents: Parents) -> Rule:
     Thomas and Pal 2026 (arXiv:2602.16961). Paths are ordered token by token by p / q, and the
     highest of k is verified as a block against its own distribution, which ``of_the_highest``
     gives. Exact; on a chain it is block verification. Equal p / q are ordered by token here: the
-    authors' code limits p / q to 1, which makes many equal, and takes the path drawn first.
+    code that we read limits p / q to 1, which makes many equal, and takes the path drawn first.
     """
-    starts = children(parents, 0)
-    ways = [[0, node] for node in starts]
-    for way in ways:
-        while below := children(parents, way[-1]):
-            way += below
-    if (
-        len({len(way) for way in ways}) != 1
-        or sum(len(way) - 1 for way in ways) != len(parents) - 1
-    ):
-        raise ValueError(f"need paths of one length that part at the root, got parents {parents}")
+    ways = paths_of(parents)
     paths = jnp.asarray(ways, jnp.int32)
 
     def kernel(noise: Noise, draft: Draft, target: Float[Array, "B N V"], depth: int) -> Verdict:
@@ -192,6 +183,18 @@ def of_the_highest(k: int, chain: Draft, target: Float[Array, "B N V"]) -> Float
         whole = jnp.maximum(lower + share, 2.0**-126)  # only their ratio matters
         lower, share = lower / whole, share / whole
     return jnp.stack(laws, axis=1)
+
+
+def paths_of(parents: Parents) -> list[list[int]]:
+    """Return the paths of one length that part at the root; raises ValueError for other trees."""
+    ways = [[0, node] for node in children(parents, 0)]
+    for way in ways:
+        while below := children(parents, way[-1]):
+            way += below
+    lengths = {len(way) for way in ways}
+    if len(lengths) != 1 or sum(len(way) - 1 for way in ways) != len(parents) - 1:
+        raise ValueError(f"need paths of one length that part at the root, got parents {parents}")
+    return ways
 
 
 def children(parents: Parents, node: int) -> list[int]:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from specjax.audit.published import Parents, emit_path, of, paths_of
 from specjax.core import sampling as s
 from specjax.core.types import Draft, Rule, Sampling, Text, Verdict
 from specjax.verify.block import prefix_probs
@@ -19,6 +20,7 @@ from specjax.verify.rejection import accept_prefix, recover, token_probs
 from specjax.verify.verdict import emit_chain
 
 LIKELIEST = 3  # tokens of which FLy takes the entropy
+LEAST = 2.0**-126  # stands for a probability of 0
 
 
 def lenience(l: float) -> Rule:  # noqa: E741
@@ -100,15 +102,15 @@ def hierarchical_kernel(
 ) -> Verdict:
     """Accept the whole draft with probability min(1, p / q of all its tokens), else as a block.
 
-    Zhou et al. 2026 (arXiv:2601.05724), as ``algorithm.py`` of their repository is written
-    (b8575e2). Its capped ratio P_k / Q_k / max(1, P_1 / Q_1, .., P_k / Q_k) is block
+    Zhou et al. 2026 (arXiv:2601.05724), as the code that we read (``algorithm.py`` of the paper's
+    repository, b8575e2) has it. Its capped ratio P_k / Q_k / max(1, P_1 / Q_1, .., P_k / Q_k) is block
     verification's min(.. p / q, 1), and so are its acceptance of k < K tokens and what is sampled
     after them. Of K tokens the ratio is not capped there: too many are accepted, LOSSY.
     """
     keep_probs, residual_mass = prefix_probs(draft, target)
     p, q = token_probs(draft, target)
     last = draft.valid.sum(axis=1, keepdims=True) - 1
-    whole = jnp.where(draft.valid[:, 1:], p / jnp.maximum(q, 2.0**-126), 1.0).prod(axis=1)
+    whole = jnp.where(draft.valid[:, 1:], p / jnp.maximum(q, LEAST), 1.0).prod(axis=1)
     index = jnp.arange(depth + 1)[None]
     accepted = jnp.where(
         index == last,
@@ -122,3 +124,75 @@ def hierarchical_kernel(
 
 
 hierarchical = probs_rule(hierarchical_kernel, by_round)
+
+
+@functools.cache
+def spectr_gbv(parents: Parents) -> Rule:
+    """Return SpecTr-GBV as coded, for k paths drawn independently from one root. LOSSY.
+
+    Lin et al. 2026 (arXiv:2604.25925), as the code that we read has it (``src/engine.py`` of
+    junemily/SpecTr-GBV, e399f44). With P and Q the probabilities of a path's first i tokens, and
+    P(x), Q(x) those with x after them, i < K tokens are accepted with probability
+    (sum P(x) (1 - Q(x) / P(x))^k - P (1 - Q / P)^k) / (1 - (1 - Q)^k - sum P(x) (1 - (1 - Q(x) /
+    P(x))^k)), and all K with P (1 - (1 - Q / P)^k) / (1 - (1 - Q)^k), quotients at most 1. A path
+    is read from behind what an earlier one has had accepted; what was refused is not tried again.
+    Then a token is drawn by P(x) (1 - (Q(x) / P(x))^k). The paper has the target's distribution
+    changed in the next round, where fewer than K tokens are accepted; that code does not do it.
+    """
+    ways = paths_of(parents)
+    k = len(ways)
+
+    def kernel(noise: Noise, draft: Draft, target: Float[Array, "B N V"], depth: int) -> Verdict:
+        probs = draft.probs
+        assert probs is not None
+        none = jnp.zeros(target.shape[0], bool)
+        found, count, done = none.astype(jnp.int32), none.astype(jnp.int32), none
+        best_p, best_q = jnp.ones(target.shape[0]), jnp.ones(target.shape[0])
+        refused = [[none] * (depth + 1) for _ in ways]
+        for j, way in enumerate(ways):
+            start, mass_p, mass_q = count, jnp.ones_like(best_p), jnp.ones_like(best_q)
+            same = [~none] * j
+            for level in range(1, depth + 1):
+                node, before = way[level], target[:, way[level - 1]]
+                mass_p = mass_p * of(before, draft, node)
+                mass_q = mass_q * of(probs[:, node], draft, node)
+                tokens = draft.tokens
+                same = [
+                    alike & (tokens[:, ways[i][level]] == tokens[:, node])
+                    for i, alike in enumerate(same)
+                ]
+                looked = draft.valid[:, node] & ~done
+                if level < depth:
+                    rest = mass_p[:, None] * target[:, node]
+                    ratio = capped(mass_q[:, None] * probs[:, way[level + 1]], rest)
+                    missed = (rest * (1.0 - ratio) ** k).sum(axis=-1)
+                    above = missed - mass_p * (1.0 - capped(mass_q, mass_p)) ** k
+                    below = 1.0 - (1.0 - mass_q) ** k - (mass_p - missed)
+                    tried = [refused[i][level] & alike for i, alike in enumerate(same)]
+                    looked &= (level > start) & ~functools.reduce(jnp.logical_or, tried, none)
+                else:
+                    above = mass_p * (1.0 - (1.0 - capped(mass_q, mass_p)) ** k)
+                    below = 1.0 - (1.0 - mass_q) ** k
+                accepted = looked & (noise.accept[:, node] * jnp.maximum(below, LEAST) < above)
+                refused[j][level] = looked & ~accepted
+                found, count = jnp.where(accepted, node, found), jnp.where(accepted, level, count)
+                best_p = jnp.where(accepted, mass_p, best_p)
+                best_q = jnp.where(accepted, mass_q, best_q)
+            done |= count == depth
+        following = jnp.zeros(len(parents), jnp.int32)
+        for way in ways:
+            following = following.at[jnp.asarray(way[:-1])].set(jnp.asarray(way[1:]))
+        following = following.at[0].set(ways[0][1])
+        after = jnp.take_along_axis(target, found[:, None, None], axis=1)[:, 0]
+        q = jnp.take_along_axis(probs, following[found][:, None, None], axis=1)[:, 0]
+        rest = best_p[:, None] * after
+        left = rest * (1.0 - capped(best_q[:, None] * q, rest) ** k)
+        left = jnp.where((count == depth)[:, None], after, left)
+        return emit_path(parents, noise, draft, found, left, depth)
+
+    return probs_rule(kernel, by_round)
+
+
+def capped(q: Array, p: Array) -> Array:
+    """Return min(q / p, 1)."""
+    return jnp.minimum(q / jnp.maximum(p, LEAST), 1.0)

@@ -21,6 +21,7 @@ from specjax import __version__
 from specjax.audit.cells import Cell, merge_expected, merge_samples
 from specjax.audit.client import Server
 from specjax.audit.greedy import NEAR, Greedy, compare_greedy, judge_greedy
+from specjax.audit.server_checks import Check, check_server, chosen
 from specjax.theory import goodness
 
 PROMPTS = (  # with repetitions, so that the ngram method drafts too
@@ -33,6 +34,7 @@ PILOT = 256  # samples that choose the texts whose logprobs are requested
 SEEDS = 10**9  # between the first seeds of two prompts, or servers
 RESHAPING = ("top_p", "top_k", "min_p", "logit_bias", "bad_words", "allowed_token_ids")
 RESHAPING += ("presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens")
+RESHAPING += ("structured_outputs", "response_format")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,7 @@ class Plan:
             the server differs. Each look has an equal share of ``alpha``, so that all together
             have it, whatever their dependence (Bonferroni).
         seed: of the first text; every text has its own. None: the servers choose.
+        checks: names of ``server_checks.CHECKS``, or "all".
     """
 
     prompts: Sequence[str] = PROMPTS
@@ -66,8 +69,10 @@ class Plan:
     near: float = NEAR
     looks: int = 1
     seed: int | None = None
+    checks: Sequence[str] = ()
 
     def __post_init__(self):
+        chosen(self.checks)
         if not self.prompts:
             raise ValueError("there is no prompt to audit with")
         if not self.temperature > 0:
@@ -114,6 +119,7 @@ class Report(NamedTuple):
 
     findings: tuple[Finding, ...]
     greedy: tuple[Greedy, ...]
+    checks: tuple[Check, ...]
     warnings: tuple[str, ...]
     passed: bool
 
@@ -180,6 +186,7 @@ def collect(
         ):
             break
     after = [server.num_drafts() for server in servers]
+    checks = check_server(base, plan.prompts, plan.checks)
     return {
         "specjax": __version__,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -195,6 +202,7 @@ def collect(
         ],
         "looks": look,
         "asked": asked,
+        "checks": [check._asdict() for check in checks],
     }
 
 
@@ -228,12 +236,14 @@ def expected_cells(
 
 
 def judge(collected: dict[str, Any]) -> Report:
-    """Return the verdict: Holm over the prompts' chi-square tests, and the greedy texts."""
+    """Return the verdict: Holm over the prompts' chi-square tests, greedy texts, further checks."""
     plan, asked = Plan(**collected["plan"]), collected["asked"]
     findings = judge_prompts(plan, asked, len(collected["servers"]))
     greedy = tuple(judge_greedy(one["prompt"], one["greedy"], plan.near) for one in asked)
-    passed = not any(found.differs for found in findings) and all(one.passed for one in greedy)
-    return Report(findings, greedy, tuple(warn(collected["servers"])), passed)
+    checks = tuple(Check(**one) for one in collected.get("checks", ()))
+    passed = not any(found.differs for found in findings)
+    passed &= all(one.passed for one in (*greedy, *checks))
+    return Report(findings, greedy, checks, tuple(warn(collected["servers"])), passed)
 
 
 def judge_prompts(plan: Plan, asked: Sequence[dict[str, Any]], samples: int) -> tuple[Finding, ...]:

@@ -20,6 +20,9 @@ def engines(
     draws: Annotated[
         int, typer.Option(min=1, help="Where a distribution has to be measured.")
     ] = 400_000,
+    requests: Annotated[
+        int, typer.Option(min=1, help="Of vLLM's V2 kernels, each with its draft.")
+    ] = 2000,
 ) -> None:
     """Replay the samplers of other engines on the same distributions and noise.
 
@@ -33,15 +36,18 @@ def engines(
     from specjax.oracle.ask import ask
     from specjax.oracle.environment import OracleMissing
 
-    def ask_vllm(arrays: Path, number: int) -> dict[str, Any]:
+    def ask_vllm(job: dict[str, Any]) -> dict[str, Any]:
         try:
-            return ask({"kind": "rejection", "arrays": str(arrays), "num_batches": number})
+            return ask(job)
         except OracleMissing as missing:
             raise NotInstalled(str(missing)) from None
 
     enable_compile_cache()
     with bar("replaying samplers") as on_progress:
-        rows = audit_engines(ask_vllm, on_progress, num_batches=batches, num_draws=draws)
+        rows = audit_engines(
+            ask_vllm, on_progress,
+            num_batches=batches, num_draws=draws, num_requests=requests,
+        )  # fmt: skip
     typer.echo(
         f"{'engine':14} {'rule':21} {'version':9} {'cases':>7} {'equal':>7} {'TV 1':>7} "
         f"{'TV all':>7} {'chance':>7}   verdict"

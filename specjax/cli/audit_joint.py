@@ -1,5 +1,6 @@
 """``specjax audit joint``: the joint distribution of drafters and rules."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,6 +8,7 @@ import typer
 
 from specjax.cli.errors import plainly
 from specjax.host.files import write_json
+from specjax.host.machine import peak_bytes
 from specjax.host.markdown import around_section, replace_section, table
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ def joint(
             f"{row.found.carried:8.1e} {row.found.cells:7} {row.seconds:6.1f}"
             f"{'' if row.kept else '   BROKEN'}"
         )
+    typer.echo(cost(found))
     if json_file is not None:
         write_json(json_file, [record(row) for row in found])
         typer.echo(f"wrote {json_file}")
@@ -90,5 +93,15 @@ def markdown(found: list["Certified"]) -> list[str]:
     return [
         *table(HEADINGS, rows),
         "",
-        f"Two rounds, K = 2; {total} cells of noise, each run twice.",
+        f"Two rounds, K = 2; {total} cells of noise, each run twice. {cost(found)}",
     ]
+
+
+def cost(found: list["Certified"]) -> str:
+    """Return a sentence on the time that the enumerations took, and this process's memory."""
+    longest, peak = max(found, key=lambda row: row.seconds), peak_bytes()
+    memory = "" if peak is None else f"; at most {peak / 2**20:.0f} MiB resident"
+    return (
+        f"{len(found)} enumerations on {os.cpu_count()} cores: {sum(row.seconds for row in found):.0f} s, "
+        f"the longest ({longest.pair}; {longest.request}) {longest.seconds:.0f} s{memory}."
+    )

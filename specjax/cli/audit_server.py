@@ -44,6 +44,13 @@ def server(
         int, typer.Option(help="Ask so often for the verdict, and end once it differs.")
     ] = 1,
     seed: Annotated[int | None, typer.Option(help="Of the first text; each has its own.")] = None,
+    check: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Further checks: streaming, company, logprobs, grammar, tools, or all. "
+            "May be repeated."
+        ),
+    ] = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the verdicts and all draws here.")
     ] = None,
@@ -53,7 +60,7 @@ def server(
 ) -> None:
     """Compare the distribution of a running server's texts with the one without speculation.
 
-    Exit code 1: it differs, or a greedy text differs by more than rounding.
+    Exit code 1: it differs, a greedy text differs by more than rounding, or a check fails.
     """
     try:
         from specjax.audit.client import Server
@@ -81,6 +88,7 @@ def server(
         near=near,
         looks=looks,
         seed=seed,
+        checks=check or (),
     )
     common = {"api_key": api_key, "extra": parse_json_object(extra, "--extra"), "timeout": timeout}
     base = Server(base_url, model, **common)
@@ -93,6 +101,7 @@ def server(
         verdicts = {
             "findings": [found._asdict() for found in report.findings],
             "greedy": [one._asdict() for one in report.greedy],
+            "checks": [one._asdict() for one in report.checks],
             "passed": report.passed,
         }
         told = {"command": command(), **verdicts, "collected": collected}
@@ -121,6 +130,9 @@ def show(report: "Report", plan: "Plan", *, alone: bool, look: int) -> None:
         )
     for one in report.greedy:
         typer.echo(f"greedy, {one.equal} of {one.tokens} tokens: {one.verdict}")
+    for one in report.checks:
+        said = "" if one.passed else "   FAILED"
+        typer.echo(f"{one.name}, {one.prompt[-30:]!r:.30}: {one.verdict}{said}")
     for warning in report.warnings:
         typer.echo(f"warning: {warning}", err=True)
     if any(found.differs for found in report.findings):

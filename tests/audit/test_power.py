@@ -5,12 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from specjax.audit.cases import random_cases
+from specjax.audit.exact import exact_distribution
 from specjax.audit.request import plain_request
-from specjax.audit.zoo_reported import one_coin_for_both
+from specjax.audit.zoo_reported import cut_after_looking, one_coin_for_both
 from specjax.core.types import Draft
 from specjax.host.compile_cache import enable_compile_cache
 from specjax.verify.rejection import rejection
-from tests.audit.power import CASES, UNSURE, exact_power, measure
+from tests.audit.power import CASES, UNSURE, after_looking, exact_power, measure
 from tests.audit.served import beyond_the_prompt
 
 PLAIN = {
@@ -49,3 +51,13 @@ def test_shared_noise_takes_a_few_thousand_texts_exactly():
     tv, needed = exact_power(UNSURE)
     assert 0.03 < tv < 0.06
     assert 2000 < needed < 3500
+
+
+def test_a_cut_after_looking_is_what_enumeration_says_it_is():
+    p_tree, q_tree = random_cases(12, 4, 1)
+    specimen = cut_after_looking()
+    found = exact_distribution(specimen.rule, p_tree, q_tree, 1)
+    first = found.joint.reshape(12, 4, 4).sum(axis=-1)
+    for i in range(12):
+        ours = after_looking(p_tree[i, 0], q_tree[i, 0])
+        np.testing.assert_allclose(first[i], ours, atol=1e-6)

@@ -193,6 +193,20 @@ def test_explain_reads_the_metrics_of_a_live_server(complete, url):
         read_metrics(url, seconds=0.1)
 
 
+@pytest.mark.parametrize("most", [0, 1, None])
+def test_a_request_limits_its_drafts_over_http_and_0_switches_them_off(complete, most):
+    whole, extra = complete(), {} if most is None else {"num_speculative_tokens": most}
+    limited = complete(vllm_xargs=extra)
+    assert limited["choices"][0]["text"] == whole["choices"][0]["text"]
+    told, free = (one["metrics"]["speculative_decoding"] for one in (limited, whole))
+    if most is None:
+        assert told["num_draft_tokens"] == free["num_draft_tokens"]
+    else:
+        assert told["num_draft_tokens"] == most * told["num_spec_steps"]
+        assert (told["num_draft_tokens"] > 0) == (most > 0)
+    assert free["num_draft_tokens"] > free["num_spec_steps"]
+
+
 def test_metrics_have_vllms_names_and_count(complete, call):
     def read():
         lines = call("GET", "/metrics").body.decode().splitlines()

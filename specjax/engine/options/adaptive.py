@@ -7,8 +7,9 @@ from typing import Any
 from specjax.core.policies import AdaptivePolicy, by_acceptance, by_throughput
 from specjax.engine.options.mappings import kind_of, parse_value, read_mapping, suggest
 
-STRATEGIES = ("request", "ema", "throughput_aware")
-OF_BATCH = ("ema", "throughput_aware")  # strategies that choose one K for all running requests
+THROUGHPUT = "throughput_aware"
+STRATEGIES = ("request", "ema", THROUGHPUT)
+OF_BATCH = ("ema", THROUGHPUT)  # strategies that choose one K for all running requests
 USED_BY = {  # options that not every strategy has
     "candidate_steps": OF_BATCH,
     "ema_alpha": ("request", "ema"),
@@ -16,8 +17,8 @@ USED_BY = {  # options that not every strategy has
     "update_interval": ("ema",),
     "up_hysteresis": ("ema",),
     "down_hysteresis": ("ema",),
-    "hysteresis": ("throughput_aware",),
-    "probe_budget": ("throughput_aware",),
+    "hysteresis": (THROUGHPUT,),
+    "probe_budget": (THROUGHPUT,),
 }
 
 

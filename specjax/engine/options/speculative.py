@@ -8,7 +8,7 @@ from typing import Any, no_type_check
 
 from specjax.drafters.tree import Tree
 from specjax.engine.options import custom, extraction
-from specjax.engine.options.adaptive import OF_BATCH, AdaptiveConfig
+from specjax.engine.options.adaptive import OF_BATCH, THROUGHPUT, AdaptiveConfig
 from specjax.engine.options.mappings import kind_of, parse_value, read_mapping, suggest, warn_inert
 from specjax.engine.options.methods import (
     METHODS,
@@ -45,7 +45,6 @@ INERT = (
 ONLY_OFF = {
     "quantization": (None,),
     "kv_cache_dtype": (None, "auto"),
-    "enable_adaptive_verification": (None, False),
     "fly_window_size": (None,),
     "fly_entropy_threshold": (None,),
     "target_model_config": (None,),
@@ -62,6 +61,7 @@ PER_ENGINE = {  # options that an engine has once, with their defaults
     "rejection_sample_method": "standard",
     "suffix_decoding_corpus": None,
     "adaptive": None,
+    "enable_adaptive_verification": False,
 }
 
 
@@ -89,7 +89,8 @@ class SpeculativeConfig:
       With a tree num_speculative_tokens counts its nodes, as in vLLM, and need not be given.
     - ``draft_confidence_threshold``: draft tokens are not verified whose path is less likely, by
       the drafter's probabilities or DSpark's confidence head. ``adaptive``: K by what past rounds
-      have shown (`AdaptiveConfig`).
+      have shown (`AdaptiveConfig`). vLLM's ``enable_adaptive_verification``, how much of a batch's
+      drafts to verify by measured costs, is ``adaptive`` "throughput_aware" here.
     - ``method`` "custom_class" with ``model`` "package.module:factory", or the name of an entry
       point in the group "specjax.drafters": a drafter of your own, built by that function
       (``core.types.DrafterFactory``). ``drafter_options`` are its further arguments.
@@ -131,6 +132,7 @@ class SpeculativeConfig:
     dspark_draft_topk: int | None = None
     draft_confidence_threshold: float = 0.0
     adaptive: Any = None  # kept as an AdaptiveConfig
+    enable_adaptive_verification: bool = False
     speculative_token_tree: Any = None  # the text, or the list it means; kept as vLLM's text
     tree: Any = None  # kept as a Tree
     disable_padded_drafter_batch: bool = False
@@ -446,6 +448,19 @@ class SpeculativeConfig:
                 f"draft_confidence_threshold needs the probabilities of a draft model or head, and "
                 f"method={self.method!r} has none: remove it."
             )
+        if self.enable_adaptive_verification:
+            if self.method in (*MODEL_FREE, custom.METHOD):
+                raise ValueError(
+                    "enable_adaptive_verification needs a draft model or head, as in vLLM, got "
+                    f"method={self.method!r}: set adaptive='throughput_aware', which does the same."
+                )
+            given = AdaptiveConfig.read(self.adaptive or THROUGHPUT)
+            if given.strategy != THROUGHPUT:
+                raise ValueError(
+                    f"enable_adaptive_verification is adaptive={THROUGHPUT!r}, and strategy "
+                    f"{given.strategy!r} is given: remove one."
+                )
+            object.__setattr__(self, "adaptive", given)
         if self.adaptive is None:
             return
         adaptive = AdaptiveConfig.read(self.adaptive)

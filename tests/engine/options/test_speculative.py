@@ -302,6 +302,15 @@ def test_an_mlp_speculators_config_says_how_many_tokens_it_drafts(tmp_path):
             "inside fallback: it belongs to the speculative_config around it",
         ),
         ({**NGRAM, "draft_confidence_threshold": 0.3}, "method='ngram' has none: remove it"),
+        ({**NGRAM, "enable_adaptive_verification": True}, "needs a draft model or head, as in vLLM"),
+        (
+            {**DRAFT, "enable_adaptive_verification": True, "adaptive": "ema"},
+            "strategy 'ema' is given: remove one",
+        ),
+        (
+            {**NGRAM, "fallback": {**DRAFT, "enable_adaptive_verification": True}},
+            "inside fallback: it belongs to the speculative_config around it",
+        ),
         ({**DRAFT, "draft_confidence_threshold": 1.5}, "=1.5 must be below 1"),
         ({**DRAFT, "draft_confidence_threshold": -1}, "must be >= 0"),
     ],
@@ -318,6 +327,18 @@ def test_adaptive_is_a_strategy_or_a_mapping_and_may_be_text():
     given = SpeculativeConfig.from_dict({**NGRAM, "num_speculative_tokens": 3, "adaptive": text})
     assert given.adaptive.candidate_steps == (0, 3)
     assert hash(given) == hash(SpeculativeConfig.from_dict(given))
+
+
+def test_adaptive_verification_by_vllms_name_chooses_k_by_measured_throughput():
+    given = SpeculativeConfig.from_dict({**DRAFT, "enable_adaptive_verification": "True"})
+    ours = SpeculativeConfig.from_dict({**DRAFT, "adaptive": "throughput_aware"})
+    assert given.adaptive == ours.adaptive
+    assert dataclasses.replace(given) == given
+    steps = {"strategy": "throughput_aware", "candidate_steps": [0, DRAFT["num_speculative_tokens"]]}
+    given = {**DRAFT, "enable_adaptive_verification": True, "adaptive": steps}
+    assert SpeculativeConfig.from_dict(given).adaptive.candidate_steps == tuple(steps["candidate_steps"])
+    off = SpeculativeConfig.from_dict({**DRAFT, "enable_adaptive_verification": False})
+    assert off.adaptive is None
 
 
 # The fields of vLLM's SpeculativeConfig: 0.32's, as its source has them, and what 0.33 adds.
