@@ -182,7 +182,7 @@ def best_length(costs: tuple[float, ...]) -> Cut:
 
 
 def likeliest_of_batch(budget: int, others: tuple[float, ...]) -> Cut:
-    """Return vLLM's cut: of a batch's draft tokens the ``budget`` that most likely survive are kept.
+    """Return vLLM's cut: the ``budget`` draft tokens of a batch that most likely survive are kept.
 
     vLLM 0.32's ``enable_adaptive_verification`` ranks all places of all requests by the product of
     their sureness up to there, and its estimate reads max(q) (``acceptance_estimator.py``). A later
@@ -196,7 +196,7 @@ def likeliest_of_batch(budget: int, others: tuple[float, ...]) -> Cut:
 
     def cut(draft):
         survival = jnp.cumprod(probs_of(draft).max(axis=-1).at[:, 0].set(1.0), axis=1)
-        better = (jnp.asarray(others) >= survival[:, :, None]).sum(axis=-1)
+        better = (jnp.asarray(others)[None, None] >= survival[:, :, None]).sum(axis=-1)
         return better + jnp.arange(survival.shape[1])[None] <= budget
 
     return cut

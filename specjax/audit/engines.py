@@ -21,6 +21,7 @@ from specjax.audit.draft_noise import measure_draft_noise
 from specjax.audit.peers import Replay
 from specjax.audit.philox import Noise
 from specjax.audit.prefixes import continued, num_contexts, texts
+from specjax.audit.sglang import replay_sglang
 from specjax.audit.source_loader import NotInstalled, version
 from specjax.theory import goodness
 from specjax.theory.goodness import expected_variation, total_variation
@@ -30,6 +31,7 @@ SIZE, DEPTH, ROWS = 4, 3, 500  # vocabulary, draft length and batch of measured 
 FALLBACK = "its PyTorch fallback, on a CPU; an NPU runs other kernels"
 SAMPLER = "its JAX sampler, on this device"
 PROCESS = "its CPU kernels, in a process of its own"
+INTERPRETED = 200  # batches, at most, where Triton's interpreter runs a kernel
 KERNELS = "its Triton kernels, interpreted on a CPU"
 
 Progress = Callable[[int, int], None]
@@ -62,7 +64,7 @@ def audit_engines(
     *,
     num_batches: int = 1000,
     num_draws: int = 400_000,
-    num_requests: int = 2000,
+    num_requests: int = 1000,
 ) -> list[Replayed]:
     """Return a row for each rule of every engine; those that are not installed say so.
 
@@ -82,6 +84,11 @@ def audit_engines(
         table = measure(peers.vllm_ascend(block=block), num_draws, progress)
         return measured("vllm-ascend", rule, version("vllm-ascend"), num_draws, table)
 
+    def sglang(rule: str, block: bool) -> Replayed:
+        number = min(num_batches, INTERPRETED)
+        equal = replay_sglang(ask_vllm, number, block=block)
+        return replayed("sglang", rule, version("sglang"), KERNELS, number, equal)
+
     alike, fair, block, drafted = "token-wise", "token-wise, measured", "block", "V2, with drafts"
     return [
         attempt("vllm", alike, lambda: replay_vllm(ask_vllm, num_batches)),
@@ -90,6 +97,8 @@ def audit_engines(
         attempt(
             "tpu-inference", alike, lambda: same("tpu-inference", SAMPLER, peers.tpu_inference)
         ),
+        attempt("sglang", alike, lambda: sglang(alike, False)),
+        attempt("sglang", block, lambda: sglang(block, True)),
         attempt("vllm-ascend", fair, lambda: distribution(fair, False)),
         attempt("vllm-ascend", block, lambda: distribution(block, True)),
     ]

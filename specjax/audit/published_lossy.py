@@ -103,9 +103,9 @@ def hierarchical_kernel(
     """Accept the whole draft with probability min(1, p / q of all its tokens), else as a block.
 
     Zhou et al. 2026 (arXiv:2601.05724), as the code that we read (``algorithm.py`` of the paper's
-    repository, b8575e2) has it. Its capped ratio P_k / Q_k / max(1, P_1 / Q_1, .., P_k / Q_k) is block
-    verification's min(.. p / q, 1), and so are its acceptance of k < K tokens and what is sampled
-    after them. Of K tokens the ratio is not capped there: too many are accepted, LOSSY.
+    repository, b8575e2) has it. Its capped ratio P_k / Q_k / max(1, P_1 / Q_1, .., P_k / Q_k) is
+    block verification's min(.. p / q, 1), and so are its acceptance of k < K tokens and what is
+    sampled after them. Of K tokens the ratio is not capped there: too many are accepted, LOSSY.
     """
     keep_probs, residual_mass = prefix_probs(draft, target)
     p, q = token_probs(draft, target)

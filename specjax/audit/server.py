@@ -53,7 +53,6 @@ class Plan:
             the server differs. Each look has an equal share of ``alpha``, so that all together
             have it, whatever their dependence (Bonferroni).
         seed: of the first text; every text has its own. None: the servers choose.
-        checks: names of ``server_checks.CHECKS``, or "all".
     """
 
     prompts: Sequence[str] = PROMPTS
@@ -69,10 +68,8 @@ class Plan:
     near: float = NEAR
     looks: int = 1
     seed: int | None = None
-    checks: Sequence[str] = ()
 
     def __post_init__(self):
-        chosen(self.checks)
         if not self.prompts:
             raise ValueError("there is no prompt to audit with")
         if not self.temperature > 0:
@@ -129,11 +126,14 @@ def collect(
     reference: Server | None,
     plan: Plan,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    checks: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return everything that ``judge`` needs from the servers, as JSON values.
 
-    ``progress`` is called with the number of texts sampled so far and the total.
+    ``progress`` is called with the number of texts sampled so far and the total. ``checks`` are
+    names of ``server_checks.CHECKS``, or "all".
     """
+    checks = chosen(checks)
     servers = [base] if reference is None else [base, reference]
     if reference is None:
         check_alone(base, plan)
@@ -186,7 +186,7 @@ def collect(
         ):
             break
     after = [server.num_drafts() for server in servers]
-    checks = check_server(base, plan.prompts, plan.checks)
+    found = check_server(base, plan.prompts, checks)
     return {
         "specjax": __version__,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -202,7 +202,7 @@ def collect(
         ],
         "looks": look,
         "asked": asked,
-        "checks": [check._asdict() for check in checks],
+        "checks": [check._asdict() for check in found],
     }
 
 

@@ -30,17 +30,22 @@ def load_source(package: str, file: str, how: str, **names: Any) -> dict[str, An
     Raises:
         NotInstalled: the package or the file is missing.
     """
-    found = importlib.util.find_spec(package)
-    folders = [] if found is None else found.submodule_search_locations or []
-    paths = [Path(folder) / file for folder in folders if (Path(folder) / file).is_file()]
-    if not paths:
-        raise NotInstalled(f"{package} is not installed: {how}")
-    path = paths[0]
+    path = find_source(package, file, how)
     tree = ast.parse(path.read_text(encoding="utf-8"))
     tree.body = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.Assign)]
     lazily = __future__.annotations.compiler_flag  # annotations may name what is not imported
     exec(compile(tree, str(path), "exec", flags=lazily, dont_inherit=True), names)
     return names
+
+
+def find_source(package: str, file: str, how: str) -> Path:
+    """Return the path of a package's file, without importing the package. Raises NotInstalled."""
+    found = importlib.util.find_spec(package)
+    folders = [] if found is None else found.submodule_search_locations or []
+    paths = [Path(folder) / file for folder in folders if (Path(folder) / file).is_file()]
+    if not paths:
+        raise NotInstalled(f"{package} is not installed: {how}")
+    return paths[0]
 
 
 def version(package: str) -> str:

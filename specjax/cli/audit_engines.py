@@ -22,7 +22,7 @@ def engines(
     ] = 400_000,
     requests: Annotated[
         int, typer.Option(min=1, help="Of vLLM's V2 kernels, each with its draft.")
-    ] = 2000,
+    ] = 1000,
 ) -> None:
     """Replay the samplers of other engines on the same distributions and noise.
 

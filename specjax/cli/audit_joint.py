@@ -101,7 +101,8 @@ def cost(found: list["Certified"]) -> str:
     """Return a sentence on the time that the enumerations took, and this process's memory."""
     longest, peak = max(found, key=lambda row: row.seconds), peak_bytes()
     memory = "" if peak is None else f"; at most {peak / 2**20:.0f} MiB resident"
+    total = sum(row.seconds for row in found)
     return (
-        f"{len(found)} enumerations on {os.cpu_count()} cores: {sum(row.seconds for row in found):.0f} s, "
-        f"the longest ({longest.pair}; {longest.request}) {longest.seconds:.0f} s{memory}."
+        f"{len(found)} enumerations on {os.cpu_count()} cores: {total:.0f} s, the longest "
+        f"({longest.pair}; {longest.request}) {longest.seconds:.0f} s{memory}."
     )

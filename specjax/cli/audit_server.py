@@ -88,13 +88,12 @@ def server(
         near=near,
         looks=looks,
         seed=seed,
-        checks=check or (),
     )
     common = {"api_key": api_key, "extra": parse_json_object(extra, "--extra"), "timeout": timeout}
     base = Server(base_url, model, **common)
     reference = reference_url and Server(reference_url, reference_model or model, **common)
     with bar("drawing texts") as on_progress:
-        collected = collect(base, reference or None, plan, on_progress)
+        collected = collect(base, reference or None, plan, on_progress, check or ())
     report = judge(collected)
     show(report, plan, alone=reference is None, look=collected["looks"])
     if json_file is not None:

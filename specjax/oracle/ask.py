@@ -24,6 +24,7 @@ KINDS = {  # what each kind of job must hold, and what it may hold
     "server": (("model",), ("arguments", "start_timeout", "repairs")),
     "rejection": (("arrays", "num_batches"), ("repairs", "rule", "rates")),
     "draft_noise": (("target", "draft", "num_requests"), ("shared", "repairs")),
+    "sglang": (("source", "arrays", "num_batches"), ("block", "repairs")),
     "ngram": (("cases",), ()),
     "suffix": (("worlds",), ()),
 }

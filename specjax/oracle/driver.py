@@ -1,9 +1,9 @@
 """Run one vLLM job: JSON in a line on stdin, the JSON answer in a line on stdout.
 
 Run by path under the oracle's own interpreter: it imports vLLM and nothing of specjax.
-``{"kind": "offline" | "session" | "serve" | "server" | "rejection" | "draft_noise" | "ngram" |
-"suffix", ...}``; each function below documents its job. A failure is ``{"error": ...}`` and exit code 1.
-Everything vLLM prints goes to stderr.
+``{"kind": "offline" | "session" | "serve" | "server" | "rejection" | "draft_noise" | "sglang" |
+"ngram" | "suffix", ...}``; each function below documents its job. A failure is ``{"error": ...}``
+and exit code 1. Everything vLLM prints goes to stderr.
 """
 
 import fcntl
@@ -42,7 +42,7 @@ def main() -> int:
     sys.path.extend(job.get("beside", []))  # folders of packages that this environment lacks
     kinds = {"offline": offline, "session": session, "serve": serve, "server": server}
     kinds |= {"rejection": rejection, "ngram": ngram, "suffix": suffix}
-    kinds["draft_noise"] = draft_noise
+    kinds |= {"draft_noise": draft_noise, "sglang": sglang}
     start, further = time.monotonic(), iter(())
 
     def reply(answer):
@@ -398,6 +398,13 @@ def draft_noise(job: dict) -> dict:
     import v2_sampler
 
     return v2_sampler.draft_noise(job)
+
+
+def sglang(job: dict) -> dict:
+    """Return what SGLang's kernel emits, see ``sglang_sampler.py``; vLLM has no part in it."""
+    import sglang_sampler
+
+    return sglang_sampler.sglang(job)
 
 
 def sampling_metadata(greedy: Any) -> Any:

@@ -21,7 +21,7 @@ def verification_comparison(found: Comparison, family: str, *, title: str | None
     """
     if family not in found.rows[0].tokens:
         raise ValueError(f"there is no {family!r}: choose from {', '.join(found.rows[0].tokens)}")
-    figure = Figure(figsize=(11.5, 4.8), dpi=150, layout="constrained")
+    figure = Figure(figsize=(13.5, 4.8), dpi=150, layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1.1, 1))
     draw_exact(left, found, family)
     draw_lossy(right, found, family)
@@ -63,7 +63,8 @@ def draw_lossy(ax: Axes, found: Comparison, family: str) -> None:
             curves.setdefault(row.name, []).append(row)
     for i, (name, rows) in enumerate(curves.items()):
         x, y = [row.tv[family] for row in rows], [row.tokens[family] for row in rows]
-        style = {"color": LINES[i % 6], "marker": MARKS[i % 6], "ls": DASHES[i % 6]}
+        again = (i + i // 6) % 6  # beyond six, the colour with another marker
+        style = {"color": LINES[i % 6], "marker": MARKS[again], "ls": DASHES[again]}
         ax.plot(x, y, label=f"{name} ({rows[0].paper})", ms=5, lw=1.2, **style)
     for row in found.rows:
         if row.promise != LOSSY and row.drafts == "chain of 3" and row.name != "traversal":
@@ -76,4 +77,4 @@ def draw_lossy(ax: Axes, found: Comparison, family: str) -> None:
     ax.set_xlim(left=0)
     ax.set_xlabel("total variation of K + 1 tokens from the target's", fontsize=SMALL)
     ax.set_ylabel("expected tokens per round, chains of 3", fontsize=SMALL)
-    ax.legend(fontsize=8, frameon=False, loc="upper left")
+    ax.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))

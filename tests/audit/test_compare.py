@@ -18,7 +18,14 @@ from specjax.audit.compare import (
 )
 from specjax.audit.exact import exact_distribution
 from specjax.audit.published import greedy_multi_path, k_sequential, traversal
-from specjax.audit.published_lossy import fly, hierarchical, lenience, relaxed, target_only
+from specjax.audit.published_lossy import (
+    fly,
+    hierarchical,
+    lenience,
+    relaxed,
+    spectr_gbv,
+    target_only,
+)
 from specjax.audit.rules import EXACT, LOSSY, ROUNDING
 from specjax.cli.audit_compare import markdown
 from specjax.theory.multi_draft import multi_draft_acceptance, optimal_transport_acceptance
@@ -55,13 +62,18 @@ def test_on_a_chain_traversal_is_block_verification():
 
 @pytest.mark.parametrize("shape", [(0, 0, 0), (0, 0, 0, 1, 2)], ids=str)
 def test_the_highest_of_several_paths_is_verified_against_its_own_distribution(shape):
+    """It is exact; where q is p already the highest path is no better than any other one."""
     depth = 2 if len(shape) == 5 else 1
-    ours = lengths(greedy_multi_path(shape), shape, depth)
-    one = (0, *range(depth))
-    assert ours.mean() > lengths(block, one, depth).mean() + 0.005
-    np.testing.assert_allclose(
-        lengths(greedy_multi_path(one), one, depth), lengths(block, one, depth), atol=1e-6
-    )
+    ours, one = lengths(greedy_multi_path(shape), shape, depth), (0, *range(depth))
+    alone = lengths(block, one, depth)
+    assert (ours > alone + 0.05).any()
+    assert (ours < alone - 0.01).any()
+
+
+def test_on_a_chain_greedy_multi_path_is_block_verification():
+    chain = CHAIN.parents
+    ours, theirs = (lengths(rule, chain, 3) for rule in (greedy_multi_path(chain), block))
+    np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
 def test_greedy_multi_path_takes_paths_that_part_at_the_root():
@@ -79,6 +91,20 @@ def test_hierarchical_as_coded_is_no_longer_exact_from_two_tokens_on():
     assert longer.min() > -1e-6
     assert (longer > 1e-5).any()
     np.testing.assert_array_equal(found.tv > 1e-5, longer > 1e-5)  # block is optimal
+
+
+def test_spectr_gbv_as_coded_is_exact_for_one_token_alone():
+    np.testing.assert_allclose(
+        lengths(spectr_gbv((0, 0)), (0, 0), 1), lengths(rejection, (0, 0), 1), atol=1e-6
+    )
+    for shape, depth in (((0, 0, 1), 2), ((0, 0, 0), 1)):
+        found = exact_distribution(
+            spectr_gbv(shape), *random_cases(22, 3, depth), depth, parents=shape
+        )
+        assert found.doubt.max() == 0
+        assert found.tv.max() > 0.05
+    with pytest.raises(ValueError, match=r"got parents \(0, 0, 0, 1, 1\)"):
+        spectr_gbv(RAGGED)
 
 
 def test_fly_is_rejection_until_the_target_is_unsure_enough():

@@ -8,10 +8,11 @@ from typer.testing import CliRunner
 
 from specjax.audit import engines
 from specjax.audit.draft_noise import DRAFT, TARGET
+from specjax.audit.sglang import replay_sglang
 from specjax.audit.source_loader import NotInstalled, load_source
 from specjax.audit.zoo_pairs import shared_noise_distribution
 from specjax.cli.app import app
-from specjax.theory.goodness import samples_for_chi2
+from specjax.theory.goodness import ALPHA, samples_for_chi2
 
 
 @pytest.fixture
@@ -150,7 +151,7 @@ def shared(number):
 
 @pytest.mark.parametrize(
     ("repaired", "number", "words"),
-    [(True, 2000, "same law"), (False, 2000, "DIFFERS"), (True, 20, "too few requests")],
+    [(True, 1000, "same law"), (False, 1000, "DIFFERS"), (True, 5, "too few requests")],
 )
 def test_noise_that_a_draft_shares_with_its_recovery_is_told(repaired, number, words):
     def answer(job):
@@ -165,11 +166,11 @@ def test_noise_that_a_draft_shares_with_its_recovery_is_told(repaired, number, w
     assert "noise shared as before 54282: TV" in row.verdict or row.differs
 
 
-def test_shared_noise_shows_in_two_thousand_requests_of_this_pair():
+def test_shared_noise_shows_in_a_thousand_requests_of_this_pair():
     p, q = np.array(TARGET), np.array(DRAFT)
     law = shared_noise_distribution(p, q)
     assert abs(law - p).sum() / 2 > 0.05
-    assert samples_for_chi2(p, law, level=1e-4, power=0.999) < 2000
+    assert samples_for_chi2(p, law, level=ALPHA, power=0.99) < 1000
 
 
 def test_what_is_absent_or_has_changed_gets_a_row_that_says_so(tmp_path, monkeypatch):
@@ -186,11 +187,48 @@ def test_what_is_absent_or_has_changed_gets_a_row_that_says_so(tmp_path, monkeyp
     def missing(job):
         raise NotInstalled("vllm is not installed: make oracle")
 
-    vllm, drafts, ascend, tpu, *laws = engines.audit_engines(
+    vllm, drafts, ascend, tpu, *others = engines.audit_engines(
         missing, lambda done, total: None, num_batches=1, num_draws=1
     )
     assert vllm.verdict == drafts.verdict == "vllm is not installed: make oracle"
     assert "its code has changed: KeyError('sample_recovered_tokens_pytorch')" in ascend.verdict
     assert tpu.verdict == "tpu_inference is not installed: pip install --no-deps tpu-inference"
-    assert len(laws) == 2
-    assert not any(row.differs for row in (vllm, ascend, tpu, *laws))
+    assert [row.engine for row in others] == ["sglang", "sglang", "vllm-ascend", "vllm-ascend"]
+    assert not any(row.differs for row in (vllm, drafts, ascend, tpu, *others))
+
+
+@pytest.mark.parametrize("block", [False, True])
+def test_sglang_is_held_to_our_rule_with_its_own_way_to_draw(tmp_path, monkeypatch, block):
+    folder = tmp_path / "sglang" / "kernels" / "ops" / "speculative"
+    folder.mkdir(parents=True)
+    (tmp_path / "sglang" / "__init__.py").touch()
+    (folder / "reject_sampling.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def answer(job):
+        arrays, texts = np.load(job["arrays"]), []
+        for i in range(job["num_batches"]):
+            draft, p, q, coins, last = (
+                arrays[f"{i}_{name}"] for name in ("draft", "target", "probs", "accept", "last")
+            )
+            texts.append([by_hand(*row) for row in zip(draft, p, q, coins, last, strict=True)])
+        texts[-1][0] = [*texts[-1][0], 0]
+        return {"tokens": texts}
+
+    def by_hand(draft, p, q, coins, last):
+        """Sun et al. 2024's algorithm 2, or Leviathan et al. 2023's, by the letter."""
+        kept, best, scale = np.float32(1), 0, np.float32(1)
+        for i, token in enumerate(draft):
+            ratio = p[i, token] / q[i, token]
+            kept = min(kept * ratio, np.float32(1)) if block else kept
+            if not block and (best < i or coins[i] * q[i, token] >= p[i, token]):
+                break
+            following = np.zeros_like(p[0]) if i + 1 == len(draft) else q[i + 1]
+            mass = np.maximum(kept * p[i + 1] - following, 0).sum()
+            if not block or coins[i] * (mass + 1 - kept) < mass:
+                best, scale = i + 1, kept
+        left = scale * p[best] - (0 if best == len(draft) else q[best])
+        shares = np.maximum(left, 0).cumsum()
+        return [*draft[:best].tolist(), int((shares > last * shares[-1]).argmax())]
+
+    assert replay_sglang(answer, 6, block=block) == 5

@@ -12,7 +12,7 @@ from specjax.audit.zoo_reported import cut_after_looking, one_coin_for_both
 from specjax.core.types import Draft
 from specjax.host.compile_cache import enable_compile_cache
 from specjax.verify.rejection import rejection
-from tests.audit.power import CASES, UNSURE, after_looking, exact_power, measure
+from tests.audit.power import CASES, SURE, UNSURE, after_looking, exact_power, measure
 from tests.audit.served import beyond_the_prompt
 
 PLAIN = {
@@ -51,6 +51,15 @@ def test_shared_noise_takes_a_few_thousand_texts_exactly():
     tv, needed = exact_power(UNSURE)
     assert 0.03 < tv < 0.06
     assert 2000 < needed < 3500
+
+
+def test_a_cut_is_seen_where_the_draft_model_is_sure_of_some_tokens_and_not_of_others():
+    """Where it is never surer than the cut asks, nothing is verified, and the text is right."""
+    tv, needed = exact_power(SURE, after_looking)
+    assert tv > 0.1
+    assert needed < 500
+    with pytest.raises(ValueError, match="the difference of the distributions"):
+        exact_power(UNSURE, after_looking)
 
 
 def test_a_cut_after_looking_is_what_enumeration_says_it_is():

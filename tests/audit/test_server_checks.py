@@ -1,12 +1,10 @@
 """Further checks of a server: our own passes them, and each finds a server that breaks it."""
 
-from typing import Any
-
 import pytest
 from typer.testing import CliRunner
 
-from specjax.audit.client import Server
-from specjax.audit.server import PROMPTS, Plan
+from specjax.audit.client import Score, Server
+from specjax.audit.server import PROMPTS
 from specjax.audit.server_checks import CHECKS, CHOICES, FUNCTION, check_server, fits_schema
 from specjax.audit.zoo_reported import one_coin_for_both
 from specjax.cli.app import app
@@ -18,28 +16,26 @@ from tests.audit.served import serving
 ARGUMENTS = '{"amount": 3, "unit": "minutes"}'
 
 
-class Pretending:
+class Pretending(Server):
     """A server in process, right but for what ``breaks`` names."""
 
-    url = "here"
-
     def __init__(self, breaks: str = ""):
-        self.breaks, self.asked = breaks, 0
+        self.url, self.breaks, self.asked = "here", breaks, 0
 
     def encode(self, prompt):
         return (1, 2)
 
     def score(self, prompt, tokens):
-        from specjax.audit.client import Score
-
         wrong = self.breaks == "logprobs"
         return [Score(-1.0 - wrong, -1.0) for _ in tokens]
 
-    def complete(self, asked: dict[str, Any]) -> list[dict[str, Any]]:
+    def complete(self, asked):
         self.asked += 1
         form, text = asked.get("structured_outputs"), "text"
         if form is not None:
-            text = "mauve" if self.breaks == "grammar" else "123-ab" if "regex" in form else CHOICES[0]
+            text = (
+                "mauve" if self.breaks == "grammar" else "123-ab" if "regex" in form else CHOICES[0]
+            )
         extra = self.asked if self.breaks == "company" else 0
         ids = [asked["seed"], extra]
         return [{"text": text, "token_ids": ids, "logprobs": {"token_logprobs": [-1.0, -1.0]}}]
@@ -61,7 +57,7 @@ class Pretending:
 
 @pytest.mark.parametrize("breaks", ["", *CHECKS])
 def test_each_check_finds_its_fault_and_no_other(breaks):
-    found = check_server(Pretending(breaks), ["one"], ["all"])  # pyright: ignore[reportArgumentType]
+    found = check_server(Pretending(breaks), ["one"], ["all"])
     assert [one.name for one in found] == list(CHECKS)
     failed = {one.name for one in found if not one.passed}
     # whoever answers otherwise each time does so streamed, too
@@ -89,7 +85,7 @@ def test_what_a_server_does_not_offer_is_no_fault_and_an_unknown_check_is_one_er
     assert "not offered" in told.output
     assert "Further checks" in page.read_text()
     with pytest.raises(ValueError, match="there is no check 'stream': choose from streaming"):
-        Plan(checks=["stream"])
+        check_server(Pretending(), ["one"], ["stream"])
 
 
 @pytest.mark.parametrize("specimen", [shipped, one_coin_for_both])

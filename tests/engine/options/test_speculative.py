@@ -302,7 +302,10 @@ def test_an_mlp_speculators_config_says_how_many_tokens_it_drafts(tmp_path):
             "inside fallback: it belongs to the speculative_config around it",
         ),
         ({**NGRAM, "draft_confidence_threshold": 0.3}, "method='ngram' has none: remove it"),
-        ({**NGRAM, "enable_adaptive_verification": True}, "needs a draft model or head, as in vLLM"),
+        (
+            {**NGRAM, "enable_adaptive_verification": True},
+            "needs a draft model or head, as in vLLM",
+        ),
         (
             {**DRAFT, "enable_adaptive_verification": True, "adaptive": "ema"},
             "strategy 'ema' is given: remove one",
@@ -334,9 +337,14 @@ def test_adaptive_verification_by_vllms_name_chooses_k_by_measured_throughput():
     ours = SpeculativeConfig.from_dict({**DRAFT, "adaptive": "throughput_aware"})
     assert given.adaptive == ours.adaptive
     assert dataclasses.replace(given) == given
-    steps = {"strategy": "throughput_aware", "candidate_steps": [0, DRAFT["num_speculative_tokens"]]}
+    steps = {
+        "strategy": "throughput_aware",
+        "candidate_steps": [0, DRAFT["num_speculative_tokens"]],
+    }
     given = {**DRAFT, "enable_adaptive_verification": True, "adaptive": steps}
-    assert SpeculativeConfig.from_dict(given).adaptive.candidate_steps == tuple(steps["candidate_steps"])
+    assert SpeculativeConfig.from_dict(given).adaptive.candidate_steps == tuple(
+        steps["candidate_steps"]
+    )
     off = SpeculativeConfig.from_dict({**DRAFT, "enable_adaptive_verification": False})
     assert off.adaptive is None
 
