@@ -304,7 +304,8 @@ measured = row.baseline_tpot_s / row.spec_tpot_s
 assert abs(1 + fits["tpot"].model.d * row.ratio - measured) < 0.1 < 1 + 3 * row.ratio - measured
 
 # %%
-panels, axes = gain_by_concurrency(SUFFIX_BENCHMARK, "tpot")
+said = "In all six the gain falls with the load, as two constants predict"
+panels, axes = gain_by_concurrency(SUFFIX_BENCHMARK, "tpot", title=said)
 for panel in panels:
     assert (np.diff(panel.measured) < 0).all()  # the gain falls with the load in all six
     assert (np.diff(panel.line) < 0).all()

@@ -142,6 +142,7 @@ if not OURS:
     title = f"The chance {'hardly changes' if flat else 'is not one'} from position to position"
 ax.set_title(title, loc="left", fontsize=11)
 ax.grid(axis="y", color=GRID, linewidth=0.6)
+ax.set_axisbelow(True)
 ax.legend(frameon=False, fontsize=SMALL)
 assert np.isclose(1 + marginal.sum(), seen.mean_acceptance_length, atol=0.01)
 assert (np.diff(marginal) <= 0).all()
