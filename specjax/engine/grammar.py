@@ -191,7 +191,15 @@ class GrammarCompiler:
         matcher = library.LLMatcher(self._vocabulary, source, log_level=0, limits=limits)
         if matcher.is_error():
             raise ValueError(f"{params.kind} cannot be compiled: {shorten(matcher.get_error())}")
+        if not self._allows_a_token(matcher.deep_copy()):
+            raise ValueError(f"{params.kind} allows no text at all, not even an empty one.")
         return matcher
+
+    def _allows_a_token(self, matcher: Any) -> bool:
+        """Return whether any text of the grammar, the empty one too, has a beginning."""
+        words = np.zeros(num_words(self._vocab_size), np.int32)
+        matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        return not matcher.is_error() and bool(words.any())
 
 
 def load_library() -> Any:

@@ -76,11 +76,17 @@ class RequestState:
         if reason != RUNNING:
             names = {STOPPED: "stop", FAILED: "error"}
             self.finish_reason = names.get(reason, "length")  # pyright: ignore
-        if self.grammar is not None and self.grammar.error:
+        if self.grammar_failed:
             self.finish_reason = "error"
+
+    @property
+    def grammar_failed(self) -> bool:
+        """Return whether the request's grammar has exceeded its limits."""
+        return self.grammar is not None and bool(self.grammar.error)
 
     @property
     def failure(self) -> str:
         """Return why the request failed, if its ``finish_reason`` is "error"."""
-        limit = "" if self.grammar is None else self.grammar.error
-        return f"the grammar: {limit}" if limit else "the model's output was not finite"
+        if self.grammar is not None and self.grammar.error:
+            return f"the grammar: {self.grammar.error}"
+        return "the model's output was not finite"

@@ -18,6 +18,10 @@ class Failed(RuntimeError):
     """The request could not be completed: its logits were not finite, or the engine stopped."""
 
 
+class FormFailed(Failed):
+    """The grammar that the request brought exceeded its limits while the text was written."""
+
+
 class Delta(NamedTuple):
     """The new tokens of a sample since the last delta."""
 
@@ -64,7 +68,7 @@ class RequestStream:
         self._progress, self._tokenizer, self._depth = request_state, tokenizer, depth
         self._abort = abort
         self._sample: Sample | None = None  # set when finished
-        self._error: str | None = None
+        self._error: Failed | None = None
         self.num_rounds = self._num_shown = 0  # rounds and characters that are in a delta
         self._lock = threading.Lock()
         self._pending: Delta | None = None
@@ -85,15 +89,16 @@ class RequestStream:
         if request_state.finish_reason is not None:
             self._sample, self.times.finished = sample, now
         if request_state.finish_reason == "error":
-            self.fail(request_state.failure)
+            kind = FormFailed if request_state.grammar_failed else Failed
+            self.fail(request_state.failure, kind)
         elif tokens or text or request_state.finish_reason is not None:
             reasons = request_state.finish_reason, transcript.stop_reason
             self._put(Delta(text, tokens, found, *reasons))
 
-    def fail(self, why: str) -> None:
-        """End the stream with an error: the reader gets ``Failed``."""
+    def fail(self, why: str, kind: type[Failed] = Failed) -> None:
+        """End the stream with an error, which the reader gets."""
         self.times.finished = self.times.finished or time.perf_counter()
-        self._error = why
+        self._error = kind(why)
         self._put(Delta("", [], None, "error"))
 
     def _put(self, delta: Delta) -> None:
@@ -120,7 +125,7 @@ class RequestStream:
         while self._pending is None:
             await event.wait()
         if self._error is not None:
-            raise Failed(self._error)
+            raise self._error
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
         event = self._read()
@@ -132,7 +137,7 @@ class RequestStream:
                 await event.wait()
                 continue
             if self._error is not None:
-                raise Failed(self._error)
+                raise self._error
             yield delta
             if delta.finish_reason is not None:
                 return

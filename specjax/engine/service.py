@@ -20,14 +20,14 @@ from specjax.engine.options.sampling_params import SamplingParams
 from specjax.engine.output_processor import Sample
 from specjax.engine.plan import Plan
 from specjax.engine.request_state import RequestState
-from specjax.engine.request_stream import Delta, Failed, RequestStream, Times
+from specjax.engine.request_stream import Delta, Failed, FormFailed, RequestStream, Times
 from specjax.engine.scheduler import Full, Scheduler
 from specjax.engine.transcript import Transcript
 from specjax.engine.warm import warm
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["Delta", "Failed", "Full", "RequestStream", "Service", "Stats", "Times"]
+__all__ = ["Delta", "Failed", "FormFailed", "Full", "RequestStream", "Service", "Stats", "Times"]
 
 
 class Stats(NamedTuple):

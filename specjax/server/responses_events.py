@@ -94,7 +94,8 @@ class Envelope:
                 for kind, fields in items.add(delta):
                     yield numbered.event(kind, **fields)
         except Failed as error:
-            code = "server_error" if status_of(error) == 500 else "timeout"
+            codes = {400: "invalid_prompt", 504: "timeout"}
+            code = codes.get(status_of(error), "server_error")
             failed = {"status": "failed", "error": {"code": code, "message": str(error)}}
             response = {**self.make(None, items.done), **failed}
             yield numbered.event("response.failed", response=response)

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from specjax.engine.service import Delta, Failed
+from specjax.engine.service import Delta, Failed, FormFailed
 from specjax.server.errors import APIError, error_body
 from specjax.server.metrics import Meters
 from specjax.server.responses import ResponseBuilder
@@ -29,7 +29,9 @@ class TimedOut(Failed):
 
 
 def status_of(error: Failed) -> int:
-    """Return the HTTP status of a request that failed: 504 if it ran out of time, else 500."""
+    """Return a failure's HTTP status: 504 out of time, 400 by the request's grammar, else 500."""
+    if isinstance(error, FormFailed):
+        return 400
     return 504 if isinstance(error, TimedOut) else 500
 
 

@@ -44,6 +44,7 @@ def test_wrong_options_are_refused_by_name(given, message):
         ({"json": "[1]"}, r"json cannot be compiled: a schema is an object, got \[1\]"),
         ({"regex": "("}, "regex cannot be compiled"),
         ({"regex": "(?=a)b"}, "look-ahead"),
+        ({"grammar": "start: start"}, "grammar allows no text at all"),
         ({"grammar": "start: nothing"}, 'grammar cannot be compiled: .*unknown name: "nothing"'),
     ],
 )

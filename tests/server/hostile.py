@@ -26,6 +26,7 @@ from tests.server.schema import JUNK, values
 from tests.server.soak import Line, judge, look, wait_for
 
 PATIENCE = 60.0  # seconds; an answer that takes longer is a hang
+MOST_SHOWN = 2000  # bytes of a request whose outcome must not be
 CONCURRENCY, NUM_LINES = 16, 50  # requests at a time; looks at the process
 GREEDY = {"prompt": "def add(a, b):", "max_tokens": 16, "temperature": 0}
 SMALL = {"max_tokens": 2, "max_completion_tokens": 2, "max_output_tokens": 2, "n": 1}
@@ -69,6 +70,7 @@ class Outcome(NamedTuple):
     statuses: Counter
     lines: list[Line]  # of the process, as it went
     num_same: int  # answers of the other client, all the same
+    faults: list[str]  # what must not be, each with its request
 
 
 def cases(document: dict[str, Any], count: int) -> list[Case]:
@@ -118,18 +120,18 @@ def cases(document: dict[str, Any], count: int) -> list[Case]:
     return found[:count]
 
 
-async def send(url: str, case: Case) -> str:
-    """Send a case; return the status, or how the connection ended."""
+async def send(url: str, case: Case) -> tuple[str, bytes]:
+    """Send a case; return the status, or how the connection ended, and the answer's body."""
     try:
         async with asyncio.timeout(PATIENCE):
             if not case.path:
-                return await send_raw(url, case.body)
+                return await send_raw(url, case.body), b""
             reply = await ask(url, case.path, case.body, leave_after=case.leave_after)
-            return "left" if reply is None else str(reply.status)
+            return ("left", b"") if reply is None else (str(reply.status), reply.body)
     except TimeoutError:
-        return "hang"
+        return "hang", b""
     except (ConnectionError, IndexError):
-        return "closed"  # a refused body may end the connection while it is being sent
+        return "closed", b""  # a refused body may end the connection while it is being sent
 
 
 async def send_raw(url: str, data: bytes) -> str:
@@ -164,13 +166,17 @@ async def attack(url: str, found: Sequence[Case], process: Path) -> Outcome:
 
     expected = ""
     expected = await greedy()
-    statuses, lines, num_same = Counter[str](), list[Line](), 0
+    statuses, lines, num_same, faults = Counter[str](), list[Line](), 0, list[str]()
     chunk = max(len(found) // NUM_LINES, 1)
     left, done, start = list(found), asyncio.Event(), asyncio.get_running_loop().time()
 
     async def hostile() -> None:
         while left:
-            statuses[await send(url, left.pop())] += 1
+            case = left.pop()
+            status, body = await send(url, case)
+            statuses[status] += 1
+            if is_fault(status):
+                faults.append(f"{status}: {case.path} {case.body[:MOST_SHOWN]} -> {body[:300]}")
             if statuses.total() % chunk == 0:
                 lines.append(look(process, start, statuses))
 
@@ -184,16 +190,12 @@ async def attack(url: str, found: Sequence[Case], process: Path) -> Outcome:
     await asyncio.gather(*(hostile() for _ in range(CONCURRENCY)))
     done.set()
     await other
-    return Outcome(statuses, lines, num_same)
+    return Outcome(statuses, lines, num_same, faults)
 
 
-def failures(statuses: Counter) -> dict[str, int]:
-    """Return the outcomes that must not be: 5xx other than 503, and hangs."""
-    return {
-        status: count
-        for status, count in statuses.items()
-        if status == "hang" or (status.startswith("5") and status != "503")
-    }
+def is_fault(status: str) -> bool:
+    """Return whether an outcome must not be: a 5xx other than 503, or a hang."""
+    return status == "hang" or (status.startswith("5") and status != "503")
 
 
 def main() -> None:
@@ -240,8 +242,10 @@ def report(outcome: Outcome, say: Callable[[str], None]) -> None:
         say(str(line))
     say(f"outcomes: {dict(sorted(outcome.statuses.items()))}")
     say(f"greedy answers beside them, all the same: {outcome.num_same}")
-    if failures(outcome.statuses):
-        raise SystemExit(f"{failures(outcome.statuses)}")
+    for fault in outcome.faults:
+        say(fault)
+    if outcome.faults:
+        raise SystemExit(f"{len(outcome.faults)} faults")
     say(judge(outcome.lines))
 
 
