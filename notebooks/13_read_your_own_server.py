@@ -157,7 +157,7 @@ ax.get_figure()
 # token, which $K$ is best?
 
 # %%
-print("   c   best K   speedup there   speedup at K = 3")
+print(f"   c   best K   speedup there   speedup at K = {K}")
 for c in (0.02, 0.1, 0.3, 0.5):
     best = int(theory.optimal_k(alpha, c))
     here, there = theory.speedup(alpha, K, c), theory.speedup(alpha, best, c)

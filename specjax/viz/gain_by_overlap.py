@@ -1,5 +1,6 @@
 """Tokens per round against the share of the output that occurs in the prompt."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -10,6 +11,8 @@ from matplotlib.figure import Figure
 from scipy.stats import rankdata
 
 from specjax.viz.palette import GRID, LINES, MARKS, QUIET, SMALL
+
+STEP = 0.02  # to the left, for each point that lies where others do
 
 
 class Points(NamedTuple):
@@ -38,9 +41,16 @@ def gain_by_overlap(
         ax = Figure(figsize=(7.2, 4.0), dpi=150, layout="constrained").add_subplot()
     correlation = np.corrcoef(rankdata(overlap), rankdata(gain))[0, 1]
     points = Points(overlap, gain, float(correlation))
+    seen: Counter[tuple[float, float]] = Counter()
     for (name, (x, y)), colour, mark in zip(kinds.items(), LINES, MARKS, strict=False):
-        ax.plot(x, y, color=colour, marker=mark, linestyle="none", markersize=6, label=name)
-    ax.set_xlabel("share of the output's token pairs that stand in the prompt", fontsize=SMALL)
+        places = [(round(float(a), 2), round(float(b), 2)) for a, b in zip(x, y, strict=True)]
+        shown = []
+        for place, at in zip(places, x, strict=True):
+            shown.append(at - STEP * seen[place])
+            seen[place] += 1
+        ax.plot(shown, y, color=colour, marker=mark, linestyle="none", markersize=6, label=name)
+    said = "share of the output's token pairs that stand in the prompt"
+    ax.set_xlabel(f"{said} (equal points side by side)", fontsize=SMALL)
     ax.set_ylabel("tokens per round", fontsize=SMALL)
     ax.tick_params(labelsize=SMALL)
     ax.grid(color=GRID, linewidth=0.6)
