@@ -2,7 +2,7 @@
 
 The traffic is text that the head has never seen: lines of a server's log, where it was trained on
 Python. A round: answer requests, train the head on all answers so far in a process of its own, at
-the lowest priority, while more requests are answered, and exchange its weights between two rounds
+a low priority, while more requests are answered, and exchange its weights between two rounds
 of decoding. Requests that are never trained on are repeated after each exchange: their
 acceptance rises, and their texts are the same to the token.
 """
@@ -12,6 +12,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -30,7 +31,7 @@ from specjax.train.answers import write_answers
 
 MODEL, DEPTH = "bundled", 3
 NUM_TOKENS, NUM_LINES = 64, 5  # of an answer, of a prompt
-CLIENTS, NUM_JUDGED = 4, 16  # the latter are the requests that are never trained on
+CLIENTS, NUM_JUDGED = 2, 16  # the latter are the requests that are never trained on
 CONTEXT, BATCH = 128, 8  # of training
 LEARNING_RATE = 1e-3
 VERBS, THINGS = ("GET", "POST", "PUT"), ("items", "users", "orders", "carts", "reviews")
@@ -73,7 +74,7 @@ def bench_online(
     """
     method = infer_method(str(resolve(head)))
     config = {"method": method, "model": head, "num_speculative_tokens": DEPTH}
-    llm = LLM(MODEL, speculative_config=config, max_num_seqs=CLIENTS, max_model_len=512)
+    llm = LLM(MODEL, speculative_config=config, max_num_seqs=CLIENTS, max_model_len=384)
     service, rng = Service(llm.core, max_waiting=CLIENTS), random.Random(0)
 
     def draw(number: int) -> list[list[int]]:
@@ -82,7 +83,6 @@ def bench_online(
     judged, answers, rows = draw(num_judged), [], [machine_row()]
     where = nullcontext(out) if out is not None else tempfile.TemporaryDirectory()
     try:
-        service.warm_up()
         with where as folder:
             before = answer(service, judged)
             rows.append(rate("before training", before))
@@ -92,7 +92,9 @@ def bench_online(
                 write_answers(place / "answers.jsonl", [one.tokens for one in answers])
                 learning = start_training(place, method, head, steps)
                 while learning.poll() is None:
-                    answers += answer(service, draw(CLIENTS))
+                    start = time.perf_counter()
+                    answers += answer(service, draw(1))
+                    time.sleep(time.perf_counter() - start)  # traffic that leaves time to learn in
                 if learning.returncode:
                     raise RuntimeError(f"training failed: {(place / 'log.txt').read_text()[-900:]}")
                 head = str(place / "model")
@@ -149,7 +151,7 @@ def answer(service: Service, prompts: Sequence[list[int]]) -> list[Answer]:
 
 
 def start_training(place: Path, method: str, head: str, steps: int) -> subprocess.Popen:
-    """Start to train a head on ``place``/answers.jsonl, at the lowest priority."""
+    """Start to train a head on ``place``/answers.jsonl, at a low priority."""
     command = [sys.executable, "-m", "specjax", "train", "mlp" if "mlp" in method else method]
     options = {
         "out": place, "start": resolve(head), "source": place / "answers.jsonl", "own": 0,
@@ -159,4 +161,4 @@ def start_training(place: Path, method: str, head: str, steps: int) -> subproces
     }  # fmt: skip
     command += [word for name, value in options.items() for word in (f"--{name}", str(value))]
     with open(place / "log.txt", "wb") as log:
-        return subprocess.Popen(["nice", "-n", "19", *command], stdout=log, stderr=log)
+        return subprocess.Popen(["nice", "-n", "5", *command], stdout=log, stderr=log)
