@@ -62,7 +62,8 @@ def tree_or_chain(
         Line2D([], [], color=QUIET, linestyle="", marker="o", label="up to here they are the same"),
     ]
     handles = [*ax.get_legend_handles_labels()[0], *shapes]
-    ax.legend(handles=handles, edgecolor="none", fontsize=SMALL, labelcolor=QUIET)
+    below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16), "ncols": 2}
+    ax.legend(handles=handles, frameon=False, fontsize=SMALL, labelcolor=QUIET, **below)
     return growths, ax
 
 
