@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from specjax.audit.pairs import request
 from specjax.audit.specimen import Specimen, random_tables
-from specjax.core import decode
+from specjax.core.decode import step as sound_step
 from specjax.core.sampling import FORBIDDEN
 from specjax.core.types import State, StepInfo
 from specjax.drafters.draft_model import draft_model
@@ -33,7 +33,7 @@ def keys_of_rejected_tokens_kept() -> Specimen:
     """
 
     def step(engine, params, state):
-        state, info = decode.step(engine, params, state)
+        state, info = sound_step(engine, params, state)
         grown = state.cache.lengths + info.num_drafted - info.num_accepted
         return state._replace(cache=state.cache._replace(lengths=grown)), info
 
@@ -90,7 +90,7 @@ def rejected_tokens_counted_by_penalties() -> Specimen:
     """
 
     def step(engine, params, state):
-        state, info = decode.step(engine, params, state)
+        state, info = sound_step(engine, params, state)
         return biased(state, -0.7 * rejected(info, 2)), info
 
     asked = functools.partial(request, 2, penalties=(1.0, 0.0, 0.7))
@@ -111,7 +111,7 @@ def grammar_state_not_rolled_back() -> Specimen:
         return target, draft
 
     def step(engine, params, state):
-        state, info = decode.step(engine, params, state)
+        state, info = sound_step(engine, params, state)
         tried = rejected(info, 3) * (jnp.arange(3) == 1)[None]
         return biased(state, FORBIDDEN * tried), info
 

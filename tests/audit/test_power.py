@@ -1,5 +1,7 @@
 """``audit server`` flags faults of the zoo through our own server, and not the shipped rule."""
 
+from unittest import mock
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,10 +9,15 @@ import pytest
 
 from specjax.audit.cases import random_cases
 from specjax.audit.exact import exact_distribution
+from specjax.audit.joint import joint
 from specjax.audit.request import plain_request
+from specjax.audit.specimen import random_tables
+from specjax.audit.zoo_engines import CHAIN, keys_of_rejected_tokens_kept
 from specjax.audit.zoo_reported import cut_after_looking, one_coin_for_both
-from specjax.core.types import Draft
+from specjax.core import decode
+from specjax.core.types import Draft, Params
 from specjax.host.compile_cache import enable_compile_cache
+from specjax.models.toy import attentive_target
 from specjax.verify.rejection import rejection
 from tests.audit.power import CASES, SURE, UNSURE, after_looking, exact_power, measure
 from tests.audit.served import beyond_the_prompt
@@ -70,3 +77,14 @@ def test_a_cut_after_looking_is_what_enumeration_says_it_is():
     for i in range(12):
         ours = after_looking(p_tree[i, 0], q_tree[i, 0])
         np.testing.assert_allclose(first[i], ours, atol=1e-6)
+
+
+def test_a_broken_round_in_the_place_of_the_shipped_one_runs_the_shipped_one():
+    """A specimen's step is called by the name of the one that it calls itself."""
+    broken = keys_of_rejected_tokens_kept().step
+    with mock.patch.object(decode, "step", broken):
+        tables = random_tables(2)
+        found = joint(
+            CHAIN, rejection, Params(*tables), target=attentive_target(2), step=decode.step
+        )
+    assert found.tv > 0.01
