@@ -204,8 +204,8 @@ def make_work(
         )
         return {
             "held_out_loss": float(loss),
-            "agreement": np.round(agree, 4).tolist(),
-            "acceptance": np.round(accept, 4).tolist(),
+            "agreement": np.round(agree.astype(float), 4).tolist(),
+            "acceptance": np.round(accept.astype(float), 4).tolist(),
         }
 
     return Work(
