@@ -8,6 +8,7 @@
 #   make bench   the short benchmarks     make readme  rewrites the measured tables and pictures
 #   make power   how many texts `audit server` needs to flag each fault, through our own server
 #   make soak    a server under load for ten minutes: its memory must stay flat
+#   make clients  other people's clients against our server, in an environment of their own
 #   make hostile  a server under 5,000 hostile requests, beside a client that behaves
 
 SHELL := bash
@@ -19,7 +20,7 @@ PYTHON ?= $(shell for p in $(PYTHONS); do \
   done)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-all lint docs bench soak hostile power readme oracle oracle-record bridge-npu
+.PHONY: demo test test-all lint docs bench soak hostile clients power readme oracle oracle-record bridge-npu
 
 demo: $(VENV)/.base
 	$(BIN)/specjax demo
@@ -74,6 +75,21 @@ soak: $(VENV)/.dev
 
 hostile: $(VENV)/.dev
 	$(BIN)/python -m tests.server.hostile
+
+# They bring packages that would change the others' versions, so they have a folder of their own.
+CLIENTS := .venv-clients
+clients: $(VENV)/.dev $(CLIENTS)/.ready
+	set -o pipefail; SPECJAX_CLIENTS_PYTHON=$(CLIENTS)/bin/python \
+	  SPECJAX_NODE_MODULES=$(CLIENTS)/node_modules \
+	  $(BIN)/python -m pytest -rs -v tests/server/test_libraries.py 2>&1 | tee tests/server/clients.log
+
+$(CLIENTS)/.ready: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m venv $(CLIENTS)
+	$(CLIENTS)/bin/pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch==2.13.0
+	$(CLIENTS)/bin/pip install --quiet openai litellm langchain-openai llama-index-llms-openai-like \
+	  anthropic guidellm
+	npm install --silent --prefix $(CLIENTS) openai
+	touch $@
 
 power: $(VENV)/.dev
 	$(BIN)/python -m tests.audit.power --readme docs/guide/audit.md

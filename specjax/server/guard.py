@@ -6,6 +6,7 @@ import binascii
 import hashlib
 import hmac
 import ipaddress
+import logging
 import time
 from collections.abc import Sequence
 
@@ -15,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specjax.server.errors import APIError, respond
 
+logger = logging.getLogger(__name__)
 OPEN = ("/health", "/ping", "/version")  # accepted without a key
 WATCHED = ("/", "/metrics")  # so are these, unless they are protected
 MOST_BYTES = 8 * 2**20  # of a body
@@ -61,7 +63,10 @@ class Guard:
             if error.status_code == 401 and scope["path"] in WATCHED:
                 headers["WWW-Authenticate"] = 'Basic realm="specjax"'
             return await JSONResponse(body, error.status_code, headers)(scope, receive, send)
-        return await self.app(scope, self.limited(receive), send)
+        try:
+            await self.app(scope, self.limited(receive), send)
+        except asyncio.CancelledError:  # it outlasted the time to finish, and the server ends
+            logger.info("a request to %s is given up: the server stops", scope["path"])
 
     def check(self, path: str, headers: Headers) -> None:
         """Raise APIError if the path and headers of a request are not accepted."""

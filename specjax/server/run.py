@@ -27,6 +27,8 @@ from specjax.server.tool_parsers import FORMATS
 from specjax.server.tracing import Tracer, check_endpoint
 
 logger = logging.getLogger(__name__)
+MOST_CONNECTIONS = 4096  # further ones get 503
+MOST_IDLE = 60.0  # seconds for the head of a request to arrive
 KILLED = 128  # plus the signal's number: the exit code in shells
 
 
@@ -98,10 +100,24 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, service: Service):
         super().__init__(config)
         self.service = service
+        self.idle: dict[Any, float] = {}  # connections without a request, and since when
 
     async def on_tick(self, counter: int) -> bool:
         """Return whether to stop, ten times a second."""
+        self.close_idle(time.monotonic())
         return await super().on_tick(counter) or self.service.dead
+
+    def close_idle(self, now: float) -> None:
+        """Close connections whose request's head has not arrived in time."""
+        connections: list[Any] = list(self.server_state.connections)
+        self.idle = {
+            one: self.idle.get(one, now)
+            for one in connections
+            if one.cycle is None or one.cycle.response_complete
+        }
+        for one, since in self.idle.items():
+            if now - since > MOST_IDLE:
+                one.transport.close()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop listening and finish running requests; the second time end the process.
@@ -224,6 +240,7 @@ def run_server(
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=shutdown_timeout,
+            limit_concurrency=MOST_CONNECTIONS,
             ws="none",
             server_header=False,
             **tls.options(),

@@ -1,6 +1,8 @@
 """A full disk, and a server that is killed: it goes on, or starts again, with the same texts."""
 
 import signal
+import socket
+import time
 
 import httpx
 import pytest
@@ -72,3 +74,17 @@ def test_a_killed_servers_socket_file_is_taken_over(pair, expected, tmp_path):
     with process(*words, uds=uds) as (server, client):
         assert complete(client) == expected
         assert "Traceback" not in end(server)
+
+
+def test_a_client_that_never_finishes_does_not_keep_a_server_from_ending(pair):
+    words = ("specjax", "serve", pair.target, *WORDS, "--shutdown-timeout", "1")
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    with process(*words) as (server, client):
+        address = client.base_url.host, client.base_url.port
+        with socket.create_connection(address) as stuck:
+            stuck.sendall(head + b"Content-Length: 100\r\n\r\n{")
+            time.sleep(0.5)
+            start = time.monotonic()
+            log = end(server)
+            assert time.monotonic() - start < 60
+    assert "Traceback" not in log, log
