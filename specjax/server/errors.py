@@ -25,6 +25,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {  # for the OpenAPI document
 STREAMED: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
 UNKNOWN_TROUBLE = "the server failed to answer; its log says why."
 RETRY_AFTER = "1"  # seconds
+BOUNDS = ("greater_than_equal", "less_than_equal")  # pydantic's names, which vLLM's messages have
 MAX_PROBLEMS = 3  # per response: a union has one for each of its branches
 
 
@@ -64,6 +65,8 @@ def describe(problems: Sequence[Any]) -> tuple[str, str | None]:
     for problem in problems[:MAX_PROBLEMS]:
         where = [str(part) for part in problem["loc"] if part != "body" and "[" not in str(part)]
         what = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] in BOUNDS:
+            what = f"{what} ({problem['type']})"
         found.append(f"{'.'.join(where)}: {what}" if where else what)
     fields = [part for part in problems[0]["loc"] if part != "body"]
     return "; ".join(found), str(fields[0]) if fields else None

@@ -111,7 +111,7 @@ class Generation(Body):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
-    seed: int | None = None
+    seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
     stop: Word | Annotated[list[Word], Field(fail_fast=True, max_length=MOST_STOPS)] | None = None
     stop_token_ids: Annotated[Tokens, Field(max_length=MOST_STOP_IDS)] | None = None
     bad_words: Annotated[list[Word], Field(fail_fast=True, max_length=128)] | None = None
