@@ -1,6 +1,7 @@
 """Adaptive K in the loop: texts stay, what is learned is what happened, nothing compiles late."""
 
 import asyncio
+import itertools
 
 import numpy as np
 import pytest
@@ -113,3 +114,28 @@ def test_several_processes_must_not_choose_by_their_own_clocks(monkeypatch):
     config = SpeculativeConfig.from_dict({**NGRAM, "adaptive": "throughput_aware"})
     with pytest.raises(ValueError, match="each process would measure other times"):
         build_adaptive(engine, None, config, 4)
+
+
+def test_a_draft_model_rests_and_catches_up_and_the_text_stays(pair, monkeypatch):
+    """K is 3, then 0, then 3 again, for eight rounds each; requests come and go meanwhile."""
+    turns = AdaptivePolicy(
+        lambda: 0, lambda state, running: ((3, 0)[state % 2], state + 1), lambda state, _: state,
+        (0, 3),
+    )  # fmt: skip
+    monkeypatch.setattr("specjax.engine.options.adaptive.by_throughput", lambda *_, **__: turns)
+    adaptive = {"strategy": "throughput_aware", "candidate_steps": [0, 3]}
+    config = {"model": pair.draft, "num_speculative_tokens": 3, "adaptive": adaptive}
+    prompts = [{"prompt_token_ids": one} for one in PROMPTS]
+    params = [
+        SamplingParams(temperature=t, max_tokens=n, seed=4, ignore_eos=True)
+        for t, n in ((0.0, 60), (0.7, 24), (0.0, 40))
+    ]
+    said = []
+    for one in (None, config):
+        llm = LLM(pair.target, speculative_config=one, max_model_len=100, max_num_seqs=2)
+        found = llm.generate(prompts, params, use_tqdm=False)
+        said.append([output.outputs[0].token_ids for output in found])
+    assert said[0] == said[1]
+    drafts = [committed for committed, _ in found[0].outputs[0].drafts]
+    gaps = [after - before for before, after in itertools.pairwise(drafts)]
+    assert max(gaps) >= 8  # it rested between two drafts
