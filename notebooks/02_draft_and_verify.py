@@ -224,18 +224,24 @@ ax.get_figure()
 # %% [markdown]
 # ## The same seed, and batches
 #
-# Fifteen lines are enough for one text. An engine runs many at once, and people expect that a seed
-# gives one text. Both are solved by the second rule.
+# Accept/reject keeps the distribution, but which text a seed gives depends on the draft: other
+# drafts, other coins. The second rule, *walk*, lets the target choose a token at every place, with
+# noise that depends on nothing but the seed of the request and the index of the token in the text.
+# A draft token is kept if it equals that choice. Neither the round nor the row of a batch nor the
+# node of a tree is part of it, so that none of them changes the text, as long as logits are the
+# same numbers (notebook 12).
 #
 # ## The forty lines
 #
 # The toy target is a Markov chain: its "forward pass" is to look up a row of a table of logits.
 # The draft is a worse copy of that table.
 #
-# The idea that makes it lossless at *any* temperature is in `choose`. Sampling adds Gumbel noise
-# to the logits and takes the largest, and the noise of a token has an **address** (the seed of
-# the request and the index of the token in the text) instead of a history. However many rounds
-# it took to get there, the token at index 17 is chosen with the noise of index 17.
+# The idea that makes it lossless at *any* temperature is in `choose`. Sampling adds Gumbel noise,
+# $-\log E$ with an exponential $E$, times the temperature to the logits and takes the largest,
+# which is a sample of the softmax of logits over temperature. The noise of a token has an
+# **address** (the seed of the request and the index of the token in the text) instead of a
+# history. However many rounds it took to get there, the token at index 17 is chosen with the noise
+# of index 17.
 
 
 # %%
@@ -436,7 +442,10 @@ for num_draft in DEPTHS:
 
 # %% [markdown]
 # Note what the table says about long drafts: at $\alpha = 0.3$ going from $K = 4$ to $K = 8$
-# brings next to nothing, while each drafted token costs a draft step.
+# brings next to nothing, while each drafted token costs a draft step. All cells of the table share
+# their fifty seeds, so that they err to the same side. And $\alpha$ depends on the rule: here a
+# fixed guess is kept with the chance that the target chooses it, above it was $\sum \min(p, q)$.
+# The formula is the same.
 
 # %%
 assert tokens_per_round(0.3, 8) - tokens_per_round(0.3, 4) < 0.01

@@ -169,17 +169,18 @@ axes[0].get_figure()
 # - **The limit recommends $K = 1$, always**: its numerator does not know $K$, so a longer draft
 #   only costs.
 # - **The linear one recommends as many as you can**: a rejection ends nothing.
-# - **Without the bonus token** drafts that pay are sent away: here ($K = 5$, $c = 0.1$) all
+# - **Without the target's own token** drafts that pay are sent away: here ($K = 5$, $c = 0.1$) all
 #   $\alpha$ from 0.33 to 0.62.
 #
 # ## The map
 #
-# The best $K$ is where one more drafted token stops paying for itself: the smallest $K$ with
-# $\alpha^{K+1}(1 + cK) \le c\,G(K)$. Over the reals it is a Lambert $W$ function. A little
+# Among $K \ge 1$ the best is where one more drafted token stops paying for itself: the smallest $K$
+# with $\alpha^{K+1}(v + cK) \le c\,G(K)$; draft at all only if its $S$ exceeds 1, which is
+# $G > Kc + v$. Over the reals and with $v = 1$ it is a Lambert $W$ function. A little
 # theorem (Cor. 3.9) tells where it is zero: **where verifying $K + 1$ tokens costs no more than one
 # ($v = 1$), speculation pays at all if and only if $\alpha > c$**. (If so, one token pays:
 # $1 + \alpha > 1 + c$. If not, none do: $G \le 1 + K\alpha \le 1 + Kc$.) Under load $v$ is larger:
-# with $v = 1.31$ no $K$ pays at $\alpha = 0.35$, $c = 0.122$.
+# with $v = 1.31$, for example, no $K$ pays at $\alpha = 0.35$, $c = 0.122$.
 
 # %%
 surface, _ = speedup_surface(0.1)
@@ -326,7 +327,8 @@ assert round(best_speedup(0.8, 0.05), 2) == 3.09  # a draft that is real
 #
 # The repository keeps what a real vLLM 0.32.0 answered to a hundred prompts with the bundled
 # draft model at $K = 3$: drafted and accepted tokens of every step. Three readings of the same
-# counters, and only one of them gives the number of tokens that came out.
+# counters, and only one of them gives the number of tokens that came out (but for the last step of
+# each request, which is cut at its limit).
 # (`make oracle-record` asks vLLM again: it installs it beside this environment, 3.5 GB.)
 
 # %%
@@ -357,8 +359,8 @@ assert steps * readings["G(r), the rate as alpha"] < emitted - K * len(outputs)
 # %% [markdown]
 # ## Summary
 #
-# $S = G / (Kc + v)$, with the bonus token in $G$ and every cost in plain steps. Formulas without
-# the bonus, with the limit for the sum, or linear in $K$ may come close by luck and still choose
+# $S = G / (Kc + v)$, with the target's own token in $G$ and every cost in plain steps. Formulas
+# without it, with the limit for the sum, or linear in $K$ may come close by luck and still choose
 # the wrong $K$. The acceptance rate is not $\alpha$; $1 + K r$ is exact. Measure $c$ and $v$
 # before you choose $K$.
 #
