@@ -203,9 +203,10 @@ ax.get_figure()
 # shaded band is between full overlap and none. (ii) One vector and several run different programs:
 # a matrix-vector product streams the matrix, a product of matrices first copies blocks of it into
 # the order that its inner loop wants. (iii) $n = 4$ leaves most of a vector unit's lanes idle, so
-# its rate is below that of $n = 256$. What survives is the *shape*: far below four times, then
-# proportional to $n$. Speculation must be planned with a measured $t(n)$, never with
-# the peak numbers alone (`specjax bench costs` measures it).
+# its rate is below that of $n = 256$. On a quiet machine the *shape* survives: below four times at
+# $n = 4$, then proportional to $n$; if $t(4)/t(1)$ above exceeds 4, the machine was busy, or its
+# small products are slow: run the cell again. Speculation must be planned with a measured $t(n)$,
+# never with the peak numbers alone (`specjax bench costs` measures it).
 #
 # ## What verifying costs
 #

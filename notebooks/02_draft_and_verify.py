@@ -659,8 +659,8 @@ assert 0 <= cut <= K
 # The answers are in the hidden cells below: each prints its solution and checks it. Think first.
 
 # %% jupyter={"source_hidden": true, "outputs_hidden": true} tags=["hide-input"]
-print("""Answer 1. The distribution becomes min(p, q) + (1 - alpha) p: the draft's favourite is
-too likely.""")
+print("""Answer 1. The distribution becomes min(p, q) + (1 - alpha) p: what the draft
+favours is too likely, and the distance is 1/8.""")
 naive = distribution_of(0, depth=1, residual=lambda p, q, drafted: p)
 first = [sum(chance for string, chance in naive.items() if string[0] == x) for x in range(3)]
 assert first == [min(a, b) + (1 - agree) * a for a, b in zip(p[0], q[0], strict=True)]
@@ -668,8 +668,8 @@ assert sum(abs(a - b) for a, b in zip(first, p[0], strict=True)) / 2 == Fraction
 
 # %% jupyter={"source_hidden": true, "outputs_hidden": true} tags=["hide-input"]
 print("""Answer 2. Not biased: the draft token is then a fixed guess d, hit with probability
-p(d), and p without d is what is left. It costs acceptance: sum p q instead of sum
-min(p, q).""")
+p(d), and p without d is what is left. It costs acceptance: sum p q = 5/16
+instead of sum min(p, q) = 3/4.""")
 as_if_one = {
     "accept": lambda p, q: p,
     "residual": lambda p, q, drafted: [0 if x == drafted else p[x] for x in range(3)],

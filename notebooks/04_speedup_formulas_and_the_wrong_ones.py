@@ -303,7 +303,9 @@ assert np.isclose(theory.speedup(needed, 3, 1 / 5), 3 / 1.6)
 
 
 # %% jupyter={"source_hidden": true, "outputs_hidden": true} tags=["hide-input"]
-print("""Answer 2. It turns: a poor draft should become better, a good one cheaper.""")
+print("""Answer 2. It turns: a poor draft should become better (alpha 0.6 to 0.8 gains
+more than c 0.2 to 0.1: 1.87 against 1.67), a good one cheaper (3.43 against 2.87 at
+alpha 0.9 and 0.95).""")
 
 
 def best_speedup(a, cost):

@@ -16,7 +16,7 @@
 # **You will** read vLLM's log of speculative decoding by hand and with `specjax explain`, and say
 # what it proves and what not. **Before this**: 04 and 05. **Time**: 20 minutes.
 #
-# **Question.** A server prints "Mean acceptance length: 2.15" every ten seconds. Is speculation
+# **Question.** A server prints "Mean acceptance length: 2.16" every ten seconds. Is speculation
 # faster there? Should $K$ be larger? Which numbers are missing to answer?
 #
 # **Formula.** vLLM's *mean acceptance length* is $L = 1 + \text{accepted} / \text{drafts}$, the
@@ -63,8 +63,8 @@ print(f"... and {len(lines) - 1} more like it")
 # %% [markdown]
 # ## By hand
 #
-# Each line is about ten seconds. Means of the lines would weigh a quiet window like a busy one,
-# so we add the *counts* and divide once.
+# Each line is a window of some ten seconds. Means of the lines would weigh a quiet window like a
+# busy one, so we add the *counts* and divide once.
 
 
 # %%
@@ -83,7 +83,7 @@ print(f"mean of the lines' lengths {numbers('Mean acceptance length').mean():.2f
 by_line = 1 + K * numbers("Accepted") / numbers("Drafted")
 same = np.allclose(numbers("Mean acceptance length"), by_line, atol=0.006)  # two digits are printed
 assert same or not OURS
-print("every draft had K tokens" if same else "some drafts were shorter than K: see the tool's")
+print("to two digits as if every draft had K tokens" if same else "some drafts were shorter than K: see the tool's")
 assert np.isclose(theory.tokens_per_step(alpha, K), length)
 
 # %% [markdown]
@@ -119,7 +119,9 @@ assert advice.schedule is None  # nothing in this log says what a round costs
 # The log's per-position rates are *marginal*: position 3 counts only if 1 and 2 were accepted.
 # What a longer draft would bring depends on the *conditional* rates, each divided by the one
 # before. Level conditional rates are one alpha, and the formula may be extended to larger $K$;
-# falling ones are a draft that loses its way, and it may not.
+# falling ones are a draft that loses its way, rising ones a mixture of easy and hard text: in both
+# it may not. Compare any $K$ up to the one in use by $(1 + \text{its first } K \text{ marginal
+# rates, added}) / (Kc + v)$, and measure a larger one.
 
 # %%
 marginal = np.array(seen.acceptance_per_position)
@@ -137,7 +139,7 @@ ax.set_ylim(0, 1)
 ax.set_xlabel("draft position", fontsize=SMALL)
 ax.set_ylabel("share (ratio)", fontsize=SMALL)
 flat = conditional.max() - conditional.min() < 0.1
-title = "The printed rates fall by a third per position; the chance hardly does"
+title = "The printed rates fall by two fifths per position; the chance hardly changes"
 if not OURS:
     title = f"The chance {'hardly changes' if flat else 'is not one'} from position to position"
 ax.set_title(title, loc="left", fontsize=11)
@@ -172,8 +174,8 @@ assert not OURS or theory.speedup(alpha, K, 0.5) < 1 < theory.speedup(alpha, K, 
 #    the speedup at $c = 0.1$ change?
 # 2. The first line says 2.34 tokens, the third 2.05. Drafts taken as independent, how many
 #    standard errors apart are they? Why is that not yet proof of a change?
-# 3. Somebody puts together the draft model's $L = 2.15$ and the log's "Avg generation throughput"
-#    and concludes that without drafts the server would write $1 / 2.15$ as many tokens. What was
+# 3. Somebody puts together the draft model's $L = 2.16$ and the log's "Avg generation throughput"
+#    and concludes that without drafts the server would write $1 / 2.16$ as many tokens. What was
 #    forgotten?
 #
 # The answers are in the hidden cells below: each prints its solution and checks it. Think first.
@@ -196,8 +198,8 @@ print(f"{(lengths[0] - lengths[1]) / error:.1f} standard errors, if drafts were 
 assert 2 < (lengths[0] - lengths[1]) / error < 4 or not OURS
 
 # %% jupyter={"source_hidden": true, "outputs_hidden": true} tags=["hide-input"]
-print("""Answer 3. The cost of a round. A round that costs x plain steps brings 2.15 tokens, so
-plain decoding writes x / 2.15 as many: more than half if drafting costs a fifth of a
+print("""Answer 3. The cost of a round. A round that costs x plain steps brings 2.16 tokens, so
+plain decoding writes x / 2.16 as many: more than half if drafting costs a fifth of a
 step each.""")
 x = 1 + K * 0.2
 print(f"with c = 0.2, x = {x:.1f}: {x / length:.0%} as many, not {1 / length:.0%}")
