@@ -31,6 +31,12 @@ def check_entries(value: Any) -> Any:
     return value
 
 
+def read_flag(value: Any) -> Any:
+    """Return a boolean for "true" and "false", which vLLM takes; other values as they are."""
+    return {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
+
+
+Flag = Annotated[bool, BeforeValidator(read_flag)]
 Text = Annotated[str, AfterValidator(check_unicode)]
 Word = Annotated[str, AfterValidator(check_word)]
 Token = Annotated[int, Field(ge=0, lt=2**31)]

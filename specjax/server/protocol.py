@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from specjax.engine.options.sampling_params import MAX_LOGPROB_TOKEN_IDS, SamplingParams
 from specjax.engine.options.structured_outputs import StructuredOutputsParams
 from specjax.server.errors import APIError
-from specjax.server.fields import MOST_WORD, Bias, Body, Count, Text, Tokens, Word
+from specjax.server.fields import MOST_WORD, Bias, Body, Count, Flag, Text, Tokens, Word
 from specjax.server.tools import MOST_TOOLS, NamedChoice, Tool, call_form
 
 MOST_STOPS = 4  # stop strings per request, as in OpenAI and vLLM
@@ -309,7 +309,7 @@ class Chat(Generation, Conversation):
     messages: Messages
     kv_transfer_params: Forwarded | None = None
     max_completion_tokens: Count | None = None
-    logprobs: bool | None = None
+    logprobs: Flag | None = None
     top_logprobs: Annotated[int, Field(ge=-1)] | None = None
     return_prompt_text: bool | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None

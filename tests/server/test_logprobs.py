@@ -71,7 +71,7 @@ def test_so_is_every_token_of_a_prompt(whole, vocab_size):
 
 def test_chats_score_it_too(whole, vocab_size):
     body = {"messages": TURNS, "max_tokens": 2, "temperature": 0}
-    body |= {"logprobs": True, "top_logprobs": -1, "prompt_logprobs": -1}
+    body |= {"logprobs": "true", "top_logprobs": -1, "prompt_logprobs": -1}
     answer = whole("/v1/chat/completions", body)
     for entry in answer["choices"][0]["logprobs"]["content"]:
         tops = [one["logprob"] for one in entry["top_logprobs"]]
