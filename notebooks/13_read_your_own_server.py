@@ -83,7 +83,9 @@ print(f"mean of the lines' lengths {numbers('Mean acceptance length').mean():.2f
 by_line = 1 + K * numbers("Accepted") / numbers("Drafted")
 same = np.allclose(numbers("Mean acceptance length"), by_line, atol=0.006)  # two digits are printed
 assert same or not OURS
-print("to two digits as if every draft had K tokens" if same else "some drafts were shorter than K: see the tool's")
+print(
+    "as if every draft had K tokens" if same else "some drafts were shorter than K: see the tool's"
+)
 assert np.isclose(theory.tokens_per_step(alpha, K), length)
 
 # %% [markdown]

@@ -52,10 +52,6 @@ ONLY_OFF = {
     "draft_parallel_config": (None,),
 }
 
-INSTEAD = {  # what does the like here
-    "enable_adaptive_verification": "use adaptive, or draft_confidence_threshold",
-}
-
 PER_ENGINE = {  # options that an engine has once, with their defaults
     "num_speculative_tokens_per_batch_size": None,
     "rejection_sample_method": "standard",
@@ -219,7 +215,7 @@ class SpeculativeConfig:
             if config.get(key) not in off:
                 raise ValueError(
                     f"speculative_config option {key}={config[key]!r} is not in this version of "
-                    f"specjax: {INSTEAD.get(key, 'remove it')}."
+                    f"specjax: remove it."
                 )
         warn_inert("speculative_config options", [key for key in config if key in INERT])
         return result

@@ -380,13 +380,6 @@ def test_every_field_of_vllm_is_honoured_or_without_effect_or_refused_by_name(na
         SpeculativeConfig.from_dict({**given, name: value})
 
 
-def test_adaptive_verification_is_refused_with_what_is_here_instead():
-    given = {**NGRAM, "enable_adaptive_verification": True}
-    with pytest.raises(ValueError, match="use adaptive, or draft_confidence_threshold"):
-        SpeculativeConfig.from_dict(given)
-    SpeculativeConfig.from_dict({**given, "enable_adaptive_verification": False})
-
-
 def test_a_rule_of_vllm_0_33_that_is_not_here_is_refused_by_name():
     with pytest.raises(ValueError, match=r"rejection_sample_method must be one of .* got 'fly'"):
         SpeculativeConfig.from_dict({**NGRAM, "rejection_sample_method": "fly"})
