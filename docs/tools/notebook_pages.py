@@ -54,12 +54,13 @@ def pages(root: Path, executed: Path) -> dict[str, str | bytes]:
     gallery = ["# All figures", "", GALLERY]
     for one in sources(root):
         notebook = nbformat.read(executed / f"{one.stem}.ipynb", as_version=4)
-        _, figures = convert(notebook, one.stem)
+        figures: dict[str, bytes] = {}  # the same under both texts
         for stem, words in (
             (one.stem, notebook),
             (f"{one.stem}.zh", translations.translate(notebook, one)),
         ):
-            heading, _, rest = convert(words, one.stem)[0].partition("\n")
+            text, figures = convert(words, one.stem)
+            heading, _, rest = text.partition("\n")
             found[f"notebooks/{stem}.md"] = f"{heading}\n\n{ways(stem)}\n{rest}"
             found[f"notebooks/{stem}.ipynb"] = to_run(words)
         found[f"slides/{one.stem}.html"] = slides.deck(notebook, title(one))

@@ -155,17 +155,12 @@ class Server:
     ) -> list[dict[str, Any]]:
         """Return the events of a streamed answer that have choices."""
         body = {"model": self.model, "return_token_ids": True, **self.extra, **asked}
-        try:
-            answer = self._client.post(self.url + path, json={**body, "stream": True})
-        except httpx.TransportError as error:
-            raise ConnectionError(f"cannot reach {self.url} ({error})") from None
-        if not answer.is_success:
-            raise ValueError(f"{self.url}{path} answered {answer.status_code}: {answer.text:.300}")
+        answer = self._send("POST", path, {**body, "stream": True})
         events = [line.removeprefix("data:").strip() for line in answer.text.splitlines() if line]
         parsed = [json.loads(event) for event in events if event.startswith("{")]
         return [event for event in parsed if event.get("choices")]
 
-    def _ask(self, method: str, path: str, wanted: str, body: Any = None) -> Any:
+    def _send(self, method: str, path: str, body: Any) -> httpx.Response:
         try:
             answer = self._client.request(method, self.url + path, json=body)
         except httpx.TimeoutException:
@@ -179,6 +174,10 @@ class Server:
             ) from None
         if not answer.is_success:
             raise ValueError(f"{self.url}{path} answered {answer.status_code}: {answer.text:.300}")
+        return answer
+
+    def _ask(self, method: str, path: str, wanted: str, body: Any = None) -> Any:
+        answer = self._send(method, path, body)
         try:
             return answer.json()[wanted]
         except (ValueError, KeyError, TypeError):

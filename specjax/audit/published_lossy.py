@@ -10,8 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from specjax.audit.published import Parents, emit_path, of, paths_of
-from specjax.core import sampling as s
-from specjax.core.types import Draft, Rule, Sampling, Text, Verdict
+from specjax.core.types import Draft, Rule, Verdict
 from specjax.verify.block import prefix_probs
 from specjax.verify.entropy import entropy
 from specjax.verify.noise import Noise, by_round, by_token
@@ -77,15 +76,7 @@ def fly(entropy_threshold: float, window_size: int) -> Rule:
     accepted. A threshold above log 3 + 1 / e never overrules: rejection.
     """
 
-    def verify(
-        noise: Noise,
-        draft: Draft,
-        logits: Float[Array, "B N V"],
-        text: Text,
-        sampling: Sampling,
-        depth: int,
-    ) -> Verdict:
-        target = s.warp(logits, draft, text, sampling)
+    def kernel(noise: Noise, draft: Draft, target: Float[Array, "B N V"], depth: int) -> Verdict:
         p, q = token_probs(draft, target)
         agreed = draft.valid[:, 1:] & (noise.accept[:, 1:] * q < p)
         likeliest = jax.lax.top_k(target[:, :-1], min(LIKELIEST, target.shape[-1]))[0]
@@ -94,7 +85,7 @@ def fly(entropy_threshold: float, window_size: int) -> Rule:
         overruled = unsure & (p > 0) & jnp.stack(later).all(axis=0)
         return accept_prefix(agreed | overruled, noise, draft, target)
 
-    return Rule(by_token, verify)
+    return probs_rule(kernel, by_token)
 
 
 def hierarchical_kernel(

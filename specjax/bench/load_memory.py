@@ -17,16 +17,14 @@ from specjax.weights.save import save_model
 ALLOWED = 1.3  # times the weights
 OVERHEAD = 400e6  # bytes: the interpreter, JAX and its threads
 
-# VmHWM, not ru_maxrss: the latter also counts the parent's memory, from before exec.
 LOAD = """
 import json, sys
-from pathlib import Path
+from specjax.host.machine import peak_bytes
 from specjax.weights.hf_config import read_config
 from specjax.weights.load import load_params
 config, _ = read_config(sys.argv[1], dtype=sys.argv[2])
 params = load_params(sys.argv[1], config)
-status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-print(json.dumps(int(status["VmHWM"].split()[0]) * 1024))
+print(json.dumps(peak_bytes()))
 """
 
 

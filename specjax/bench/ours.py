@@ -18,6 +18,7 @@ from specjax.bench.arms import Answer, Complete
 from specjax.engine.llm import LLM
 from specjax.engine.options.sampling_params import SamplingParams
 from specjax.host.compile_cache import enable_compile_cache
+from specjax.host.machine import peak_bytes
 from specjax.host.worker import Worker
 
 TIMEOUT = 1200.0  # seconds
@@ -64,16 +65,6 @@ def asker(worker: Worker) -> Complete:
 def to_answer(reply: Mapping[str, Any]) -> Answer:
     """Return a worker's reply as an ``Answer``."""
     return Answer(reply["token_ids"], reply["seconds"], reply["peak_bytes"])
-
-
-def peak_bytes() -> int | None:
-    """Return this process's peak resident memory; None where it is not available."""
-    try:
-        status = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return None
-    (peak,) = (line.split()[1] for line in status if line.startswith("VmHWM:"))
-    return int(peak) * 1024
 
 
 def main() -> None:

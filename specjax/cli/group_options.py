@@ -1,7 +1,5 @@
 """``--nnodes`` and its companions: a command run by several processes as one."""
 
-import functools
-import inspect
 import time
 import traceback
 from collections.abc import Callable
@@ -11,6 +9,7 @@ import typer
 
 from specjax.cli import leave
 from specjax.cli.errors import USER_ERRORS, one_line
+from specjax.cli.shared_options import with_options_of
 
 FAILED = 2  # exit code
 
@@ -20,22 +19,17 @@ def with_group_options(command: Callable[..., None]) -> Callable[..., None]:
 
     Of several processes the first prints to stdout. One that fails tells the others, which end.
     """
-    own, shared = (inspect.signature(f, eval_str=True).parameters for f in (command, open_group))
 
-    @functools.wraps(command)
-    def run(**given):
-        joined = open_group(**{name: given.pop(name) for name in shared})
+    def run(command: Callable[..., None], shared: dict[str, Any]) -> None:
+        joined = open_group(**shared)
         if not joined:
-            return command(**given)
+            return command()
         try:
-            return command(**given)
+            return command()
         except BaseException as error:
             end(error)
 
-    run.__annotations__ = {k: p.annotation for k, p in (own | shared).items()}
-    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (own | shared).values()]
-    vars(run)["__signature__"] = inspect.Signature(parameters)
-    return run
+    return with_options_of(open_group, command, run)
 
 
 def open_group(

@@ -1,14 +1,15 @@
 """``specjax train shards``, and a ``specjax train`` command for each kind of head."""
 
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from specjax.bundled import resolve
 from specjax.cli.errors import plainly
 from specjax.cli.group_options import with_group_options
+from specjax.cli.shared_options import Command, with_options_of
 from specjax.cli.train import lm
 from specjax.models.config import HEAD_KINDS
 from specjax.train.alike import EQUALS, train_alike
@@ -20,54 +21,30 @@ from specjax.weights.hf_config import read_config
 
 COMMANDS = {"mlp" if kind == "mlp_speculator" else kind: kind for kind in KINDS}
 
-Target = Annotated[str, typer.Option(help="Hugging Face folder of the target.")]
-Batch = Annotated[int, typer.Option(help="Sequences per step, and per shard.")]
-Context = Annotated[int, typer.Option(help="Tokens per sequence.")]
-Own = Annotated[int, typer.Option(help="Of them, the last ones the target says by itself.")]
-Temperature = Annotated[float, typer.Option(help="At which it says them.")]
-Seed = Annotated[int, typer.Option(help="Of the order of text, and of first weights.")]
-Batches = Annotated[int, typer.Option(help="Different batches to learn from.")]
-HeldOut = Annotated[int, typer.Option(help="Batches to measure on.")]
-PyFiles = Annotated[
-    Path | None,
-    typer.Option(
-        help="Folder of .py files, or a .jsonl of answers (--own 0); else the standard library."
-    ),
-]
 
-
-def training_app() -> typer.Typer:
-    """Return ``specjax train``, with a command for each kind of model."""
-    training = typer.Typer(
-        help="Train small models on this machine.", no_args_is_help=True, add_completion=False
-    )
-    training.command("lm")(plainly(with_group_options(lm)))
-    training.command("shards")(plainly(shards))
-    training.command("heads")(plainly(heads))
-    for name, kind in COMMANDS.items():
-        training.command(name)(plainly(with_group_options(head_command(kind))))
-    return training
-
-
-def shards(
-    out: Annotated[Path, typer.Option(help="Folder of the shards.")],
-    target: Target = "bundled",
-    layers: Annotated[
-        str | None, typer.Option(help="Tapped layers, as 2,4,5,8; else all that heads tap.")
+def read_source(
+    target: Annotated[str, typer.Option(help="Hugging Face folder of the target.")] = "bundled",
+    batch: Annotated[int, typer.Option(help="Sequences per step, and per shard.")] = 8,
+    context: Annotated[int, typer.Option(help="Tokens per sequence.")] = 256,
+    own: Annotated[
+        int, typer.Option(help="Of them, the last ones the target says by itself.")
+    ] = 128,
+    temperature: Annotated[float, typer.Option(help="At which it says them.")] = 0.5,
+    batches: Annotated[int, typer.Option(help="Different batches to learn from.")] = 400,
+    held_out: Annotated[int, typer.Option(help="Batches to measure on.")] = 8,
+    seed: Annotated[int, typer.Option(help="Of the order of text, and of first weights.")] = 0,
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of .py files, or a .jsonl of answers (--own 0); else the standard library."
+        ),
     ] = None,
-    batch: Batch = 8,
-    context: Context = 256,
-    own: Own = 128,
-    temperature: Temperature = 0.5,
-    batches: Batches = 400,
-    held_out: HeldOut = 8,
-    seed: Seed = 0,
-    source: PyFiles = None,
-) -> None:
-    """Write a target's hidden states to shards that every kind of head can learn from."""
-    config = SourceConfig(
+) -> SourceConfig:
+    """Return which text a head learns from, with all layers that some kind of head taps."""
+    facts, _ = read_config(resolve(target), dtype="float32")
+    return SourceConfig(
         target=target,
-        layers=all_taps(target) if layers is None else tuple(map(int, layers.split(","))),
+        layers=tuple(sorted({layer for kind in HEAD_KINDS for layer in taps_of(kind, facts)})),
         batch=batch,
         context=context,
         own=own,
@@ -77,12 +54,48 @@ def shards(
         seed=seed,
         source=None if source is None else str(source),
     )
+
+
+def with_source_options(command: Command) -> Command:
+    """Return a command with ``read_source``'s options, which it gets as ``data``."""
+
+    def run(command: Command, shared: dict[str, Any]) -> None:
+        command(data=read_source(**shared))
+
+    return with_options_of(read_source, command, run, filled="data")
+
+
+def training_app() -> typer.Typer:
+    """Return ``specjax train``, with a command for each kind of model."""
+    training = typer.Typer(
+        help="Train small models on this machine.", no_args_is_help=True, add_completion=False
+    )
+    training.command("lm")(plainly(with_group_options(lm)))
+    training.command("shards")(plainly(with_source_options(shards)))
+    training.command("heads")(plainly(with_source_options(heads)))
+    for name, kind in COMMANDS.items():
+        training.command(name)(plainly(with_group_options(with_source_options(head_command(kind)))))
+    return training
+
+
+def shards(
+    data: SourceConfig,
+    out: Annotated[Path, typer.Option(help="Folder of the shards.")],
+    layers: Annotated[
+        str | None, typer.Option(help="Tapped layers, as 2,4,5,8; else all that heads tap.")
+    ] = None,
+) -> None:
+    """Write a target's hidden states to shards that every kind of head can learn from."""
+    if layers is not None:
+        data = replace(data, layers=tuple(map(int, layers.split(","))))
     with until_interrupted(out):
-        written = write_shards(config, out)
-    typer.echo(f"{out}: {batches} + {held_out} shards, {written} of them written now")
+        written = write_shards(data, out)
+    number = f"{data.num_batches} + {data.num_held_out}"
+    typer.echo(f"{out}: {number} shards, {written} of them written now")
 
 
 def heads(
+    data: SourceConfig,
     out: Annotated[Path, typer.Option(help="Folder; each head goes to OUT/KIND/model.")],
     steps: Annotated[int, typer.Option(help="Of each head.")],
     kinds: Annotated[
@@ -93,29 +106,8 @@ def heads(
     unroll: Annotated[int, typer.Option(help="Tokens drafted ahead in training, by all.")] = 4,
     learning_rate: Annotated[float, typer.Option(help="Of all.")] = 3e-3,
     optimizer: Annotated[str, typer.Option(help="adamw, or muon.")] = "adamw",
-    target: Target = "bundled",
-    batch: Batch = 8,
-    context: Context = 256,
-    own: Own = 128,
-    temperature: Temperature = 0.5,
-    batches: Batches = 400,
-    held_out: HeldOut = 8,
-    seed: Seed = 0,
-    source: PyFiles = None,
 ) -> None:
     """Train a head of each kind on the same batches, for as many steps, so that they compare."""
-    data = SourceConfig(
-        target=target,
-        layers=all_taps(target),
-        batch=batch,
-        context=context,
-        own=own,
-        temperature=temperature,
-        num_batches=batches,
-        num_held_out=held_out,
-        seed=seed,
-        source=None if source is None else str(source),
-    )
     with until_interrupted(out):
         rows = train_alike(
             out,
@@ -126,23 +118,18 @@ def heads(
             unroll=unroll,
             learning_rate=learning_rate,
             optimizer=optimizer,
-            seed=seed,
+            seed=data.seed,
         )
     for row in rows:
         typer.echo(f"{row['kind']}: accepts {row['acceptance']}, {row['parameters']:,} parameters")
     typer.echo(f"compare them: specjax bench methods --heads {out}")
 
 
-def all_taps(target: str) -> tuple[int, ...]:
-    """Return all layers that some kind of head taps."""
-    facts, _ = read_config(resolve(target), dtype="float32")
-    return tuple(sorted({layer for kind in HEAD_KINDS for layer in taps_of(kind, facts)}))
-
-
-def head_command(kind: str) -> Callable:
+def head_command(kind: str) -> Command:
     """Return the command that trains one kind of head."""
 
     def command(
+        data: SourceConfig,
         out: Annotated[Path, typer.Option(help="Folder of the run; the head goes to OUT/model.")],
         shards: Annotated[
             Path | None,
@@ -196,31 +183,10 @@ def head_command(kind: str) -> Callable:
             str, typer.Option(help="muon, or adamw: cheaper steps where batches are small.")
         ] = "muon",
         eval_every: Annotated[int, typer.Option(help="Steps between held-out losses.")] = 100,
-        target: Target = "bundled",
-        batch: Batch = 8,
-        context: Context = 256,
-        own: Own = 128,
-        temperature: Temperature = 0.5,
-        batches: Batches = 400,
-        held_out: HeldOut = 8,
-        seed: Seed = 0,
-        source: PyFiles = None,
         resume: Annotated[
             bool, typer.Option(help="Go on with the run OUT holds, if it is the same one.")
         ] = True,
     ) -> None:
-        data = SourceConfig(
-            target=target,
-            layers=all_taps(target),
-            batch=batch,
-            context=context,
-            own=own,
-            temperature=temperature,
-            num_batches=batches,
-            num_held_out=held_out,
-            seed=seed,
-            source=None if source is None else str(source),
-        )
         config = HeadTrainConfig(
             kind=kind,
             out=str(out),
@@ -242,7 +208,7 @@ def head_command(kind: str) -> Callable:
             learning_rate=learning_rate,
             optimizer=optimizer,
             eval_every=eval_every,
-            seed=seed,
+            seed=data.seed,
         )
         with until_interrupted(out / "checkpoints"):
             trained = train_head(config, shards, resume=resume)

@@ -215,7 +215,7 @@ class SpeculativeConfig:
             if config.get(key) not in off:
                 raise ValueError(
                     f"speculative_config option {key}={config[key]!r} is not in this version of "
-                    f"specjax: remove it."
+                    "specjax: remove it."
                 )
         warn_inert("speculative_config options", [key for key in config if key in INERT])
         return result
