@@ -621,9 +621,22 @@ for proposed, one in zip(proposals, progress.rounds[1:], strict=True):
 
 
 # %%
-def show(rounds=12):
-    """Draw so many rounds; their filled cells are the text."""
-    shown = timeline[:rounds]
+def first_tokens(number):
+    """Return the rounds that write so many tokens, the last one as far as it has come."""
+    shown = []
+    for one in timeline:
+        some = min(number, len(one.emitted))
+        if some == 0:
+            break
+        begun = RoundTokens(one.drafted[:some], some, one.emitted[:some])
+        shown.append(one if some == len(one.emitted) else begun)
+        number -= some
+    return shown
+
+
+def show(tokens=28):
+    """Draw the rounds of so many tokens; their filled cells are the text."""
+    shown = first_tokens(tokens)
     written = [word for one in shown for word in one.emitted]
     title = f"{len(shown)} passes of the target wrote {len(written)} tokens"
     cells, axes = token_timeline(shown, title=title)
@@ -633,7 +646,11 @@ def show(rounds=12):
 
 
 assert len(timeline) >= 12
-sliders(show, rounds=(1, len(timeline)))  # round by round, where ipywidgets is installed
+for number in range(1, 29):
+    token_timeline(first_tokens(number))
+    assert sum(len(one.emitted) for one in first_tokens(number)) == number
+assert first_tokens(28) == timeline[:12]
+sliders(show, tokens=(1, sum(len(one.emitted) for one in timeline)))  # token by token
 
 # %% [markdown]
 # Read the filled cells row by row and you read the text. Every row costs one pass of the target.
