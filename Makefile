@@ -1,7 +1,7 @@
 # Each target creates .venv and installs what it needs by itself.
 #   make demo    complete Python code with the bundled model, plainly and with drafters
 #   make test    every law and unit, a real text of each method
-#   make test-all  all tests: 20 minutes where most programs are compiled      make lint    ruff and pyright
+#   make test-all  all tests, half an hour in a fresh clone      make lint    ruff and pyright
 #   make oracle  compare with a real vLLM, in its own environment (3.5 GB, made once)
 #   make bridge-npu  npu_bridge against the real torch_npu wheel, without a device (45 MB)
 #   make docs    the documentation as a site in site/, with the notebooks' outputs

@@ -26,6 +26,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 sys.path.insert(0, str(DOCS / "tools"))
 
+import figures  # noqa: E402 (of docs/tools)
 import import_graph  # noqa: E402 (of docs/tools)
 import reference  # noqa: E402
 
@@ -289,6 +290,16 @@ def test_the_tree_has_a_line_for_every_package(page):
     found = {one.parent.name for one in (ROOT / "specjax").glob("*/__init__.py")}
     shown = set(re.findall(r"^(?:\| `)?specjax/(\w+)/", read(ROOT / page), re.MULTILINE))
     assert shown == found
+
+
+def test_the_figures_of_the_floor_plan_are_those_of_the_page():
+    """Else: python docs/tools/figures.py 3bbb165; types are given wherever others call."""
+    shown = dict(re.findall(r"^\| (.+?) \| \d+ \| (\d+) \|$", read(DOCS / "how/packages.md"), re.M))
+    counted = figures.figures(ROOT)
+    assert {name: int(shown[name]) for name in counted} == counted
+    for name in ("circles of imports", "public parameters without a type"):
+        assert counted[name] == 0, name
+    assert counted["`Callable` without types, in public fields and parameters"] == 0
 
 
 def test_the_import_graph_is_current():

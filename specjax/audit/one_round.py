@@ -76,7 +76,12 @@ class Machine(NamedTuple):
         return int(np.flatnonzero(self.addresses == address)[0])
 
     def run(
-        self, function: Callable, states: State, index: np.ndarray, bits: np.ndarray, *more: PyTree
+        self,
+        function: Callable[..., PyTree],
+        states: State,
+        index: np.ndarray,
+        bits: np.ndarray,
+        *more: PyTree,
     ) -> Any:
         """Return ``function(engine, params, state, *more)`` of rows of states with these bits."""
         found = []

@@ -15,6 +15,7 @@ import tokenizers
 from specjax.audit.plain_text import last_logits
 from specjax.audit.prefixes import level, num_contexts
 from specjax.bundled import prompts, resolve
+from specjax.core.types import PyTree, Target
 from specjax.models.build import build_target
 from specjax.theory.arrays import Value
 from specjax.weights.hf_config import read_config
@@ -66,14 +67,14 @@ def bundled_cases(num: int, size: int, depth: int) -> Recorded:
     return Recorded(trees[0], trees[1], (float(target), float(draft)))
 
 
-def load_model(name: str):
+def load_model(name: str) -> tuple[Target, PyTree]:
     """Return a bundled model as functions, and its weights."""
     folder = resolve(name)
     facts, _ = read_config(folder, dtype="float32")
     return build_target(facts), load_params(folder, facts)
 
 
-def probs_after(target, params, texts: np.ndarray, rows: int = 64) -> Value:
+def probs_after(target: Target, params: PyTree, texts: np.ndarray, rows: int = 64) -> Value:
     """Return the distribution after each text [R, T], ``rows`` texts at a time."""
     found = []
     for first in range(0, len(texts), rows):
