@@ -45,8 +45,11 @@ def job(target: str, config: dict | None) -> dict:
     """Ask for greedy completions of random prompts."""
     noise = Noise(7)
     engine: dict[str, Any] = {"max_model_len": 128, "max_num_seqs": 8}
-    if target.startswith("deepseek"):  # with AMX, vLLM's default refuses heads of 16 numbers
-        engine["attention_backend"] = "CPU_MLA"
+    # with AMX, vLLM's default refuses latent heads of 16 numbers; a draft's backend is chosen apart
+    reference = {"attention_backend": "CPU_MLA"}
+    if target.startswith("deepseek"):
+        engine |= reference
+        config = config and config | reference
     asked = {
         "kind": "offline",
         "model": f"cycle/{target}",
@@ -56,8 +59,6 @@ def job(target: str, config: dict | None) -> dict:
         "engine": engine,
     }
     head = str((config or {}).get("model")).removeprefix("cycle/")
-    if head == "eagle3_latent":  # whose backend is chosen apart
-        asked["speculative_config"] = {**(config or {}), "attention_backend": "CPU_MLA"}
     return asked | {"runner": "v2"} if head in V2 else asked
 
 
