@@ -1,6 +1,7 @@
 """Checkpoints of any architecture with random weights, for time and memory alone."""
 
 import json
+import math
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -49,6 +50,11 @@ def write_random(folder: Path, described: Mapping[str, Any]) -> int:
                 file.write(values.astype(ml_dtypes.bfloat16).tobytes())
                 left -= number
     return end
+
+
+def num_bytes(config: ModelConfig) -> int:
+    """Return the bytes of a checkpoint's weights, in bfloat16."""
+    return sum(2 * math.prod(shape) for _, shape in tensors(config))
 
 
 def tensors(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -232,6 +232,24 @@ def peers(
     bench_peers(json_file, model=model, draft=draft, only=chosen, reps=reps, readme=readme)
 
 
+@bench.command()
+@plainly
+def large(
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Shape, 'qwen3-30b-a3b' or 'qwen3-next'; may be repeated. Else both."),
+    ] = None,
+    json_file: Json = None,
+    reps: Reps = 3,
+) -> None:
+    """Load and run mixtures of experts cut to 4 layers, 6 and 14 GB, beside vLLM (an hour)."""
+    from specjax.bench.large import SHAPES, bench_large
+    from specjax.host.compile_cache import enable_compile_cache
+
+    enable_compile_cache()
+    bench_large(json_file, only=only or tuple(SHAPES), reps=reps)
+
+
 @bench.command("install-llama-cpp")
 @plainly
 def install_llama_cpp() -> None:
