@@ -63,7 +63,14 @@ def explain(
     run: Annotated[int | None, typer.Option(min=1, help="Which of several runs in it.")] = None,
     baseline: Annotated[
         str | None,
-        typer.Option(help="The same load without speculation: an address, a scrape, log, result."),
+        typer.Option(
+            help="The same load without speculation: an address, a log, a result, scrapes "
+            "(BEFORE,AFTER)."
+        ),
+    ] = None,
+    also: Annotated[
+        list[str] | None,
+        typer.Option(help="The same load at another K, as --baseline; may be repeated."),
     ] = None,
     hardware: Annotated[
         str | None, typer.Option(help="Its devices, for a roofline: H200, 2xH100, 910B, ...")
@@ -95,13 +102,13 @@ def explain(
             )
         seen = read_server(metrics, metrics_before, log, result, run, seconds, served_model)
         server = model_server(seen, hardware, model, draft, context)
-        explain_server(seen, baseline, seconds, json_file, server)
+        explain_server(seen, baseline, also or (), seconds, json_file, server)
         return
-    server_only = (baseline, metrics_before, run, hardware, model, draft, context)
+    server_only = (baseline, also, metrics_before, run, hardware, model, draft, context)
     if any(one is not None for one in server_only):
         raise ValueError(
-            "--baseline, --metrics-before, --run, --hardware, --model, --draft and --context are "
-            "of --metrics, --log or --result."
+            "--baseline, --also, --metrics-before, --run, --hardware, --model, --draft and "
+            "--context are of --metrics, --log or --result."
         )
     explain_rounds(trace, plain, measured, json_file, out, hysteresis)
 

@@ -83,23 +83,33 @@ def context_of(seen: "Observation") -> float:
 def explain_server(
     seen: "Observation",
     baseline: str | None,
+    also: Sequence[str],
     seconds: float | None,
     json_file: Path | None,
     server: "ModelledServer | None",
 ) -> None:
-    """Print what was read and what follows from it; write all of it as JSON."""
+    """Print what was read and what follows from it; write all of it as JSON.
+
+    ``also`` are sources of the same load at other K. Raises ValueError if there is no baseline for
+    them, or one of them has no speedup over it.
+    """
     from specjax.host.files import write_json
     from specjax.readers.anything import read_anything
     from specjax.traces.advice import advise_server
     from specjax.traces.causes import assumptions, find_causes
     from specjax.traces.gain import find_gain
 
+    if also and baseline is None:
+        raise ValueError("--also is compared with --baseline: pass that too.")
     without = None if baseline is None else read_anything(baseline, seconds)
     gain = find_gain(seen, without)
+    read = [read_anything(one, seconds) for one in also]
+    others = [(one, find_gain(one, without)) for one in read]
     causes = find_causes(seen, gain, without, server)
-    advice = advise_server(seen, gain, server)
+    advice = advise_server(seen, gain, server, others)
     console = Console(highlight=False)
     lines = [headline(seen), *([] if without is None else [f"Baseline: {headline(without)}"])]
+    lines += [f"Another K: {headline(one)}" for one in read]
     lines += [*unread_lines(seen), verdict(gain)]
     lines += [] if server is None else assumptions(server)
     for line in lines:

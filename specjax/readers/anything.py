@@ -26,10 +26,16 @@ def read_log_file(source: str) -> Observation:
 def read_anything(
     source: str, seconds: Count | None = None, served_model: str | None = None
 ) -> Observation:
-    """Return what a source says. Raises as the reader of its kind does."""
+    """Return what a source says: an address, a file, or two scrapes as BEFORE,AFTER.
+
+    Raises as the reader of its kind does.
+    """
     if is_url(source):
         return read_metrics(source, None, seconds, served_model)
     path = Path(source)
+    before, found, after = source.partition(",")
+    if found and not path.exists():
+        return read_metrics(after, Path(before), seconds, served_model)
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:

@@ -15,7 +15,7 @@ from specjax.readers.vllm_log import Load, Speculation, parse_vllm
 
 LATENCIES: tuple[str, ...] = ("ttft", "itl", "e2e", "queue")
 OTHERS = "lines without statistics"
-PER_REQUEST = "running requests / generation throughput of the lines with both"
+PER_REQUEST = "running requests / generation throughput, of all lines (Little's law)"
 ASCEND = ("vllm_ascend", "vllm-ascend", "acl_graph", "aclgraph")
 
 
@@ -73,7 +73,7 @@ def of_vllm(
     loads = [one for one in found if isinstance(one, Load)]
     drafts = [one for one in found if isinstance(one, Speculation)]
     engines = max(len({one.engine for one in loads}), 1)
-    busy = [one for one in loads if one.running and one.generation]
+    busy = [one for one in loads if one.running or one.generation]
     gap, seconds = spans([one.time for one in loads if one.engine == loads[0].engine])
     preempted = [one.preemptions for one in loads if one.preemptions is not None]
     caches = [one.cache for one in busy if one.cache is not None]
@@ -139,7 +139,7 @@ def of_sglang(found: Sequence[Decoding], source: str, unread: Counter[str]) -> O
     own = [one for one in found if one.rank == found[0].rank]
     if len(own) < len(found):
         unread["Decode batch of further ranks"] = len(found) - len(own)
-    busy = [one for one in own if one.running and one.generation]
+    busy = [one for one in own if one.running or one.generation]
     spec = [(one.length, one.running) for one in busy if one.length]
     length = sum(n * weight for n, weight in spec) / sum(w for _, w in spec) if spec else None
     _, seconds = spans([one.time for one in own])
@@ -170,10 +170,13 @@ def of_sglang(found: Sequence[Decoding], source: str, unread: Counter[str]) -> O
 
 
 def per_request(busy: Sequence[Load | Decoding]) -> Latency | None:
-    """Return the time per token of one request, from requests and throughput."""
-    if not busy:
-        return None
-    return Latency(sum(one.running for one in busy) / sum(one.generation for one in busy))
+    """Return the time per token of one request, from requests and throughput.
+
+    Little's law over the whole time: a line's requests are those of one moment and its tokens those
+    since the line before, so no line by itself has both of one time, and none is left out.
+    """
+    running, tokens = (sum(getattr(one, n) for one in busy) for n in ("running", "generation"))
+    return Latency(running / tokens) if running and tokens else None
 
 
 def mean(values: Sequence[Any], factor: int = 1) -> float | None:

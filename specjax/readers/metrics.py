@@ -34,13 +34,17 @@ def fetch(url: str) -> Scrape:
         ValueError: what it answers is not Prometheus's format.
     """
     whole = url if url.rstrip("/").count("/") > 2 else url.rstrip("/") + "/metrics"
+    return parse_scrape(fetch_text(whole), whole, datetime.now().astimezone())
+
+
+def fetch_text(url: str) -> str:
+    """Return what a URL answers. Raises OSError if the server does not answer."""
     try:
-        with urllib.request.urlopen(whole, timeout=TIMEOUT) as answer:
-            text = answer.read(MOST_BYTES).decode("utf-8", "replace")
+        with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:
+            return answer.read(MOST_BYTES).decode("utf-8", "replace")
     except OSError as error:
         why = getattr(error, "reason", error)
-        raise OSError(f"{whole} does not answer: {why}. Is the server up?") from None
-    return parse_scrape(text, whole, datetime.now().astimezone())
+        raise OSError(f"{url} does not answer: {why}. Is the server up?") from None
 
 
 def read_scrape(path: Path) -> Scrape:

@@ -2,7 +2,8 @@
 
 The target is a first-order Markov chain and the draft model another one of a given correlation;
 ``decode.step`` drafts, verifies and commits, as in the engine. The counts can be compared with
-exact sums (``exact_tokens_per_step``).
+exact sums (``exact_tokens_per_step``), and with rounds drawn from their law (``chain_law``), which
+takes a hundredth of the time.
 """
 
 import functools
@@ -19,8 +20,9 @@ from specjax.core import decode
 from specjax.core.types import RUNNING, Engine, Params, Sampling, State, Text
 from specjax.drafters.draft_model import draft_model
 from specjax.models.toy import markov_target
+from specjax.simulate.chain_law import accepted_mass, draw_rounds, make_tables, softmax_at
 from specjax.simulate.noise import noise_key
-from specjax.theory.acceptance import coupled_mass, tv
+from specjax.theory.acceptance import tv
 from specjax.theory.arrays import Real, Scalar, Value, require
 from specjax.theory.mixtures import markov_tokens
 from specjax.verify.rejection import rejection
@@ -87,6 +89,7 @@ def chain(
     num_rounds: int = 64,
     method: str = "probabilistic",
     seed: int = 0,
+    by: str = "step",
 ) -> Counts:
     """Return the counts of every (draft, temperature, K, seed), leading axes [*A, T, D, S].
 
@@ -95,11 +98,15 @@ def chain(
     ``Sampling.max_draft``, which marks deeper nodes not ``valid``; K = 0 is plain decoding. Equal
     seeds share their noise (common random numbers).
     ``method``: "probabilistic" (rejection sampling), "coupled" or "greedy" (walk).
+    ``by``: "step" runs the shipped round; "law" draws rounds of the same law, a hundred times as
+    fast, to simulate much rather than to test the round.
     ``num_speculative_tokens`` [D] and ``temperatures`` [T] may be single numbers: axes of size 1.
-    Raises ValueError for a negative temperature or K, no K above 0, or another method.
+    Raises ValueError for a negative temperature or K, no K above 0, or another method or ``by``.
     """
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+    if by not in ("step", "law"):
+        raise ValueError(f"by must be 'step' or 'law', got {by!r}")
     depths = np.atleast_1d(np.asarray(num_speculative_tokens, np.int32))
     hot = np.atleast_1d(np.asarray(temperatures, np.float32))
     require("temperatures", hot, 0.0)
@@ -107,6 +114,8 @@ def chain(
     require("the largest K", depths.max(), 1)
     require("num_seeds", num_seeds, 1)
     require("num_rounds", num_rounds, 1)
+    if by == "law":
+        return draw_grid(pair, noise_key(seed), hot, depths, num_seeds, num_rounds, method)
     return run_grid(
         Pair(*map(jnp.asarray, pair)),
         noise_key(seed),
@@ -116,6 +125,39 @@ def chain(
         num_seeds,
         num_rounds,
         method,
+    )
+
+
+def draw_grid(
+    pair: Pair,
+    key: Value,
+    temperatures: Value,
+    depths: Value,
+    num_seeds: int,
+    num_rounds: int,
+    method: str,
+) -> Counts:
+    """Return the counts of the grid, its rounds drawn from their law."""
+    target, draft = (np.asarray(one, np.float64) for one in pair)
+    size, drafts = len(target), draft.shape[:-2]
+    tables = make_tables(target, draft.reshape(-1, size, size), temperatures, method)
+    shape = (len(tables.aliases), len(depths), num_seeds)  # laws, K, seeds
+    which, max_draft = (
+        np.broadcast_to(one, shape).ravel()
+        for one in (np.arange(shape[0], dtype=np.int32)[:, None, None], depths[:, None])
+    )
+    words = jax.random.key_data(jax.random.split(key, num_seeds)).T  # [2, S]
+    words = jnp.tile(words, shape[0] * shape[1])
+    positions = np.arange(depths.max(), dtype=np.int32)
+    rounds = np.int32(NUM_START), np.int32(num_rounds)
+    accepted, reached = draw_rounds(tables, words, which, max_draft, positions, *rounds)
+    grid = (*drafts, len(temperatures), *shape[1:])
+    return Counts(
+        num_rounds,
+        jnp.asarray(max_draft * num_rounds).reshape(grid),
+        accepted.reshape(grid),
+        (accepted + num_rounds).reshape(grid),
+        reached.T.reshape(*grid, -1),
     )
 
 
@@ -204,15 +246,10 @@ def exact_tokens_per_step(
     With M[s, x] the chance that x is drafted and accepted after s, and P the target's chain, a
     round that starts in s ends in y with chance sum_{j<K} M^j (P - M) + M^K P; its stationary
     distribution is where rounds start, and ``theory.markov_tokens`` does the rest.
-    M: min(p, q), the coupled choice of both, or p at the draft's most likely token.
+    M is ``accepted_mass``.
     """
     p, q = (softmax_at(logits, temperature) for logits in pair)
-    if method == "greedy":
-        accepted = p * (np.arange(len(p)) == q.argmax(axis=-1)[:, None])
-    elif method == "coupled":
-        accepted = coupled_mass(np, p, q)
-    else:
-        accepted = np.minimum(p, q)
+    accepted = accepted_mass(p, q, method)
     depth, size = num_speculative_tokens, len(p)
     ends = np.linalg.matrix_power(accepted, depth) @ p
     for j in range(depth):
@@ -222,11 +259,3 @@ def exact_tokens_per_step(
     alphas = accepted.sum(axis=-1)
     moves = np.where(alphas[:, None] > 0, accepted / np.maximum(alphas, 1e-300)[:, None], p)
     return float(markov_tokens(np.maximum(start, 0), moves, np.minimum(alphas, 1), depth))
-
-
-def softmax_at(logits: Real, temperature: Scalar) -> Value:
-    """Return softmax(logits / T) in float64; one-hot at temperature 0."""
-    logits = np.asarray(logits, np.float64)
-    if temperature == 0:
-        return np.eye(logits.shape[-1])[logits.argmax(axis=-1)]
-    return softmax(logits / temperature, axis=-1)

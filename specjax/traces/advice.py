@@ -1,6 +1,7 @@
 """What to change on a server: K by batch size, only as far as measurements or a roofline know."""
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from specjax.traces.gain import Gain
 
 FIXED = np.array([[0.0], [0.25], [0.5]])  # shares of a round's extra time that K does not change
 WORTH = 1.02  # a gain that K is changed for
+PLAIN = Interval(1.0, 1.0, 1.0)  # plain decoding's speedup over itself
 
 
 class ServerAdvice(NamedTuple):
@@ -23,47 +25,76 @@ class ServerAdvice(NamedTuple):
     says: tuple[str, ...]
 
 
-def best_at_this_load(tokens: np.ndarray, speedup: Interval) -> tuple[int, Interval]:
-    """Return the best K at the measured load, up to the one in use, and its gain over that.
+def best_at_this_load(
+    tokens: np.ndarray, speedups: Mapping[int, Interval], used: int
+) -> tuple[int, Interval]:
+    """Return the best K, up to the largest measured, at one load, and its gain over ``used``.
 
-    ``tokens`` [K + 1] are those of a round with 0 .. K drafted. What a round takes beyond a plain
-    step is known of 0 and K; between them it is linear in K, but for a share within ``FIXED``.
-    K changes only for what pays at all of these shares; plain decoding was measured itself.
+    What a round takes beyond a plain step is known at 0 and at each measured K. Between two of them
+    it is linear in K, but for a share within ``FIXED`` that comes with the first token beyond. A K
+    that was not measured is chosen only if it pays at all of these shares.
+
+    Args:
+        tokens: [K + 1], those of a round with 0 .. K drafted, K the largest measured.
+        speedups: over plain decoding, by measured K.
+        used: the K in use, one of them.
     """
-    k = len(tokens) - 1
-    extra = max(tokens[k] / float(speedup.estimate) - 1.0, 0.0)
-    cost = 1.0 + extra * (FIXED + (1.0 - FIXED) * np.arange(k + 1) / k)  # [shares, K + 1]
-    gains = tokens / cost * (cost[:, k:] / tokens[k])
-    low, high = gains.min(axis=0), gains.max(axis=0)
-    bounds = [float(one) for one in (speedup.high, speedup.low)]
-    low[0], high[0] = (1.0 / (float(speedup.estimate) if math.isnan(b) else b) for b in bounds)
-    best = int(low.argmax())
-    best = best if low[best] > WORTH else k
-    middle = 1.0 / float(speedup.estimate) if best == 0 else float(gains[1, best])
-    return best, Interval(middle, float(low[best]), float(high[best]))
+    depths = np.arange(len(tokens))
+    costs, before, paid = np.ones((len(FIXED), len(tokens))), 0, 1.0
+    for k in sorted(speedups):
+        whole = max(tokens[k] / float(speedups[k].estimate), 1.0)
+        within = (depths > before) & (depths <= k)
+        part = FIXED + (1.0 - FIXED) * (depths[within] - before) / (k - before)
+        costs[:, within] = paid + (whole - paid) * part
+        before, paid = k, whole
+    gains = tokens / costs / float(speedups[used].estimate)
+    for k, own in {0: PLAIN, **speedups}.items():
+        gains[:, k] = float(own.estimate / speedups[used].estimate)
+    best = int(gains.min(axis=0).argmax())
+    best = best if gains[:, best].min() > WORTH else used
+    if best == used:
+        return used, PLAIN
+    if best in (0, *speedups):
+        return best, ratio(speedups.get(best, PLAIN), speedups[used])
+    return best, Interval(float(gains[1, best]), *(float(f(gains[:, best])) for f in (min, max)))
 
 
-def advise_server(seen: Observation, gain: Gain, server: ModelledServer | None) -> ServerAdvice:
+def ratio(one: Interval, other: Interval) -> Interval:
+    """Return the ratio of two measured speedups, with bounds unless one has none."""
+    middle = float(one.estimate / other.estimate)
+    spread = math.hypot(*(math.log(each.high / each.estimate) for each in (one, other)))
+    return Interval(middle, middle * math.exp(-spread), middle * math.exp(spread))
+
+
+def advise_server(
+    seen: Observation,
+    gain: Gain,
+    server: ModelledServer | None,
+    others: Sequence[tuple[Observation, Gain]] = (),
+) -> ServerAdvice:
     """Return what is known about K at this load and others.
 
-    At this load a measured speedup decides; elsewhere the roofline, where K changes only if the
-    change pays at every bound of its assumptions.
+    At this load measured speedups decide; elsewhere the roofline, where K changes only if the
+    change pays at every bound of its assumptions. ``others`` are the same load at other K.
     """
     says, here = [], None
     k, rates = depth(seen), seen.acceptance_per_position
+    known = max([rates or (), *(one.acceptance_per_position or () for one, _ in others)], key=len)
     share = 1.0  # of the rounds that had a draft
     if gain.tokens_per_round is not None and seen.mean_acceptance_length:
         accepted = float(seen.mean_acceptance_length) - 1.0
         share = (gain.tokens_per_round - 1.0) / accepted if accepted > 0 else 1.0
 
     def tokens(n: int) -> float:
-        return 1.0 + share * float(sum((rates or ())[:n]))
+        return 1.0 + share * float(sum(known[:n]))
 
     if gain.speedup is not None and k is not None and rates is not None:
-        here, more = best_at_this_load(np.array([tokens(n) for n in range(k + 1)]), gain.speedup)
-        says.append(at_this_load(here, k, more))
+        speedups = by_depth(others) | {k: gain.speedup}
+        curve = np.array([tokens(n) for n in range(len(known) + 1)])
+        here, more = best_at_this_load(curve, speedups, k)
+        says.append(at_this_load(here, k, more, measured=here in speedups))
     elif gain.speedup is not None and gain.speedup.high < 1:
-        says.append(at_this_load(0, k, None))
+        says.append(at_this_load(0, k, ratio(PLAIN, gain.speedup)))
     if server is None or k is None or rates is None:
         missing = (
             "no --hardware and --model"
@@ -89,16 +120,42 @@ def advise_server(seen: Observation, gain: Gain, server: ModelledServer | None) 
     return ServerAdvice(here, found.schedule, tuple(says))
 
 
-def at_this_load(best: int, k: int | None, more: Interval | None) -> str:
+def by_depth(others: Sequence[tuple[Observation, Gain]]) -> dict[int, Interval]:
+    """Return the speedups of the same load by K.
+
+    Raises ValueError if one has no acceptance by position or no speedup, or its K is there twice.
+    """
+    found: dict[int, Interval] = {}
+    for seen, gain in others:
+        if seen.acceptance_per_position is None:
+            raise ValueError(
+                f"{seen.source} is to be another K, but its acceptance by position is unknown: "
+                f"{seen.why('acceptance_per_position')}."
+            )
+        if gain.speedup is None:
+            raise ValueError(f"{seen.source}: its speedup is unknown, {gain.reasons['speedup']}.")
+        k = len(seen.acceptance_per_position)
+        if k in found:
+            raise ValueError(f"{seen.source} has K = {k}, and so has another of --also.")
+        found[k] = gain.speedup
+    return found
+
+
+def at_this_load(best: int, k: int | None, more: Interval, *, measured: bool = False) -> str:
     """Return the advice at the measured load in a sentence; ``more`` is its gain over K."""
+    if best == k:
+        return f"At this load: K = {k}, as now; no other K up to the largest measured is better."
+    gain = f"{more.low:.2f}x to {more.high:.2f}x"
+    sure = "" if not more.low < 1.0 else ", not told apart from it by so few requests"
     if best == 0:
+        how = gain if more.low == more.low else f"{more.estimate:.2f}x"
         return (
-            "At this load plain decoding (K = 0) is measured to be faster: switch speculation off "
-            "here, or draft less."
+            f"At this load plain decoding (K = 0) is measured to be faster, {how} of this K{sure}: "
+            "switch speculation off here, or draft less."
         )
-    if best == k or more is None:
-        return f"At this load: K = {k}, as now; no smaller K is better at every bound."
+    if measured:
+        return f"At this load: K = {best}, measured {more.estimate:.2f}x ({gain}) of K = {k}{sure}."
     return (
-        f"At this load: K = {best}, {more.low:.2f}x to {more.high:.2f}x of K = {k}, if up to "
-        f"{FIXED.max():.0%} of a round's extra time does not depend on K. Measure it."
+        f"At this load: K = {best}, {gain} of K = {k}, if up to {FIXED.max():.0%} of a round's "
+        "extra time does not depend on K. Measure it."
     )

@@ -11,6 +11,7 @@ from specjax.bench.plain_chain import addressed, plain_chain
 from specjax.core.types import Params
 from specjax.simulate import Pair, chain, correlated_pair, exact_tokens_per_step
 from specjax.simulate.chain import run
+from specjax.simulate.chain_law import alias_method
 from specjax.simulate.noise import noise_key
 
 ALPHAS, TEMPERATURES, DEPTHS = (0.3, 0.8), (0.6, 1.0), (0, 1, 4)
@@ -68,6 +69,48 @@ def test_walk_accepts_what_its_exact_sum_says(method):
     np.testing.assert_allclose(counts.tokens_per_step[0], exact[0][0], atol=0.7)
 
 
+@pytest.mark.parametrize("method", ["probabilistic", "coupled", "greedy"])
+def test_rounds_drawn_from_their_law_agree_with_the_exact_sums(method):
+    pair = correlated_pair((0.7, 0.9), 24)  # 24 is no power of two
+    counts = chain(pair, TEMPERATURES, DEPTHS, 256, 100, method, by="law")
+    exact = np.array(
+        [
+            [
+                [exact_tokens_per_step(Pair(pair.target, q), T, K, method) for K in DEPTHS]
+                for T in TEMPERATURES
+            ]
+            for q in pair.draft
+        ]
+    )
+    assert np.abs(z_scores(counts, exact))[:, :, 1:].max() < 4.5
+    assert np.abs(z_scores(counts, exact + 0.1))[:, :, 1:].min() > 4.5  # it could fail
+    assert (counts.num_emitted[:, :, 0] == counts.num_rounds).all()
+    np.testing.assert_array_equal(counts.accepted_per_pos.sum(axis=-1), counts.num_accepted)
+    drafted = np.broadcast_to(np.asarray(DEPTHS)[:, None] * 100, counts.num_drafted.shape)
+    np.testing.assert_array_equal(counts.num_drafted, drafted)
+
+
+def test_the_law_has_the_rounds_of_the_shipped_step(grid):
+    """Acceptance by position, within 4.5 standard errors of both."""
+    law = chain(PAIR, TEMPERATURES, DEPTHS, 64, 480, by="law")
+    ours, theirs = (
+        np.asarray(one.accepted_per_pos, np.float64)[:, :, 2] / one.num_rounds
+        for one in (law, grid)
+    )
+    error = np.hypot(*(one.std(axis=2, ddof=1) / 8 for one in (ours, theirs)))
+    assert np.abs((ours.mean(axis=2) - theirs.mean(axis=2)) / error).max() < 4.5
+
+
+def test_alias_tables_hold_their_laws():
+    draw = np.random.default_rng(0)
+    laws = draw.dirichlet(np.full(16, 0.2), 50)
+    laws[0], laws[1] = np.eye(16)[3], 1 / 16
+    keep, alias = alias_method(laws)
+    found = keep / 16
+    np.add.at(found, (np.arange(50)[:, None], alias), (1 - keep) / 16)
+    np.testing.assert_allclose(found, laws, atol=1e-12)
+
+
 @pytest.mark.parametrize("temperature", [0.5, 1.0])
 def test_plain_python_writes_the_same_text(temperature):
     pair = correlated_pair(0.7, 32)
@@ -110,6 +153,7 @@ def test_a_pair_has_the_alpha_it_was_asked_for_in_every_state():
     ("options", "said"),
     [
         ({"method": "tree"}, "method must be one of"),
+        ({"by": "rounds"}, "by must be 'step' or 'law'"),
         ({"temperatures": (-1.0,)}, "temperatures"),
         ({"num_speculative_tokens": (0,)}, "the largest K"),
         ({"num_speculative_tokens": (-1, 2)}, "num_speculative_tokens"),
