@@ -36,10 +36,11 @@ def check(
         str | None, typer.Option(help="What it is claimed to be: speedup, tokens, accepted.")
     ] = None,
 ) -> None:
-    """Say which formula, right or wrong, gives a claimed number."""
+    """Say which formula, right or wrong, gives a claimed number, and what papers published."""
     from specjax.theory import check_claim
 
-    typer.echo(check_claim(alpha, k, c, claimed, kind=kind).says)
+    found = check_claim(alpha, k, c, claimed, kind=kind)
+    typer.echo("\n".join([found.says, *(f"Published: {one}." for one in found.published)]))
 
 
 @theory.command()

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from specjax.theory.arrays import Scalar, require
 from specjax.theory.lengths import accepted_per_step, draft_acceptance_ratio, tokens_per_step
+from specjax.theory.published import consult
 from specjax.theory.walltime import (
     guaranteed_speedup,
     ops_factor,
@@ -41,6 +42,7 @@ class Claim(NamedTuple):
     accepted: float  # accepted tokens per step,
     speedup: float  # and speedup
     says: str  # all of it in a sentence or two
+    published: tuple[str, ...] = ()  # what was published of such numbers
 
 
 def limit(alpha: Scalar, K: Scalar, c: Scalar) -> float:
@@ -143,7 +145,8 @@ def check_claim(
     over wrong ones, and the nearest among the right; the wrong ones are in order of likelihood.
     c is a draft step over a target step, and verification is taken to cost one target step.
     ``kind``: what the number is claimed to be ("speedup", "tokens", "accepted"); a formula of
-    another kind is then a mistake.
+    another kind is then a mistake. ``Claim.published`` has what papers measured at like alpha and
+    K, and the papers whose stated speedups include the number, unless another kind is claimed.
     Raises ValueError for alpha outside [0, 1], K < 1, c < 0, a negative claim or another kind.
     """
     if kind is not None and kind not in KINDS:
@@ -166,6 +169,7 @@ def check_claim(
         f"alpha = {alpha:g}, K = {K}, c = {c:.4g} give {accepted:.5g} accepted and {tokens:.5g} "
         f"emitted tokens per step, speedup {right_speedup:.5g}"
     )
+    published = consult(alpha, int(K), claimed) if kind in (None, "speedup") else ()
     if not ranked:
         none = Formula("none", "", speedup)
         says = f"no known formula gives {claimed:g}: {truth}."
@@ -181,6 +185,7 @@ def check_claim(
             accepted,
             right_speedup,
             says,
+            published,
         )
     _, value, best = ranked[0]
     also = tuple(hit[2].name for hit in ranked[1:])
@@ -203,4 +208,5 @@ def check_claim(
         accepted,
         right_speedup,
         says,
+        published,
     )

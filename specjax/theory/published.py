@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from specjax.theory.arrays import Scalar
+
 
 class BenchmarkRow(NamedTuple):
     """One row of the guide's suffix-decoding benchmark, plain and speculative."""
@@ -138,3 +140,45 @@ BATCH_CURVES = (
         EAGLE3_VLLM, "EAGLE-3", VLLM_BATCHES, (1.75, 1.68, 1.58, 1.49, 1.42, 1.36, 1.21, 1.01)
     ),
 )
+
+
+class PaperSpeedup(NamedTuple):
+    """The speedup over plain decoding that a paper's abstract states, a range or one number."""
+
+    source: str
+    method: str
+    least: float
+    most: float
+
+
+SPEEDUPS = (
+    PaperSpeedup("Leviathan et al. 2023 (arXiv 2211.17192)", "draft model, T5-XXL", 2.0, 3.0),
+    PaperSpeedup("Chen et al. 2023 (arXiv 2302.01318)", "draft model, Chinchilla 70B", 2.0, 2.5),
+    PaperSpeedup("Miao et al. 2024, SpecInfer (arXiv 2305.09781)", "trees, several GPUs", 1.5, 2.8),
+    PaperSpeedup("Cai et al. 2024, Medusa (arXiv 2401.10774)", "Medusa-2", 2.3, 3.6),
+    PaperSpeedup("Li et al. 2024, EAGLE (arXiv 2401.15077)", "LLaMA2-Chat 70B", 2.7, 3.5),
+    PaperSpeedup("Li et al. 2024, EAGLE-2 (arXiv 2406.16858)", "EAGLE-2", 3.05, 4.26),
+    PaperSpeedup("Li et al. 2025, EAGLE-3 (arXiv 2503.01840)", "EAGLE-3, at most", 6.5, 6.5),
+)
+NEAR = 0.03  # alphas that count as equal
+
+
+def consult(alpha: Scalar, K: Scalar, claimed: Scalar) -> tuple[str, ...]:
+    """Return what was published at like alpha and K, and which papers' speedups hold ``claimed``.
+
+    Leviathan et al. 2023 (arXiv 2211.17192), Table 4, and the abstracts of ``SPEEDUPS``.
+    """
+    near = tuple(
+        f"measured {row.measured:g}x, expected {row.expected:g}x, at alpha {row.alpha:g}, "
+        f"K {row.K}, c {row.c:g}: Leviathan et al. 2023, Table 4, {row.task}, {row.draft}"
+        for row in LEVIATHAN_TABLE_4
+        if row.K == K and abs(row.alpha - alpha) <= NEAR
+    )
+    stated = tuple(
+        f"a speedup of {row.least:g}x to {row.most:g}x: {row.source}, {row.method}"
+        if row.least < row.most
+        else f"a speedup of {row.most:g}x: {row.source}, {row.method}"
+        for row in SPEEDUPS
+        if row.least <= claimed <= row.most
+    )
+    return near + stated

@@ -74,6 +74,8 @@ def test_with_a_roofline_there_is_a_schedule(tmp_path):
         (["--metrics", AFTER, "--trace", "x"], "are of one's own rounds"),
         (["--baseline", AFTER], "--hardware, --model, --draft and --context are of --metrics"),
         (["--metrics", AFTER, "--baseline", AFTER], "speculates too"),
+        (["--metrics", AFTER, "--baseline", f"{AFTER},{BEFORE}"], "are in the wrong order"),
+        (["--metrics", AFTER, "--also", AFTER], "--also is compared with --baseline"),
         (["--metrics", AFTER, "--hardware", "H200"], "needs both --hardware and --model"),
     ],
 )

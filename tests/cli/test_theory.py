@@ -99,6 +99,7 @@ def test_check_says_what_a_claimed_number_is():
     assert "it is tokens per step, claimed as speedup" in done.output
     assert wide(*place, 2.46).output.startswith("2.46 is speedup")
     assert "no known formula gives 2:" in wide(*place, 2).output  # was "operations"
+    assert "Published: a speedup of 2x to 3x: Leviathan et al. 2023" in wide(*place, 2).output
 
 
 def test_batch_ends_where_memory_does(models):
