@@ -73,6 +73,17 @@ def accelerator(json_file: Json = None, reps: Reps = 7) -> None:
 
 @bench.command()
 @plainly
+def hardware(json_file: Json = None, reps: Reps = 9) -> None:
+    """Measure this CPU's bandwidth and operations, for --hardware FILE (half a minute)."""
+    from specjax.bench.hardware import bench_hardware
+    from specjax.host.compile_cache import enable_compile_cache
+
+    enable_compile_cache()
+    bench_hardware(json_file, reps=reps)
+
+
+@bench.command()
+@plainly
 def verify(json_file: Json = None, reps: Reps = 15) -> None:
     """Time every verification rule at the shapes of real vocabularies (a minute)."""
     from specjax.bench.verify import bench_verify
@@ -370,6 +381,40 @@ def serve(
     enable_compile_cache()
     config = NGRAM if speculative_config is None else parse_config(speculative_config)
     bench_serve(json_file, model=model, config=config, reps=reps, slo=objectives)
+
+
+@bench.command()
+@plainly
+def depths(
+    out: Annotated[
+        Path | None, typer.Option(help="Record into this new folder, and an archive beside it.")
+    ] = None,
+    replay: Annotated[
+        Path | None, typer.Option(help="Only read a recording, a folder or an archive.")
+    ] = None,
+    readme: Annotated[
+        Path | None, typer.Option(help="A Markdown file: rewrite its section 'depths'.")
+    ] = None,
+) -> None:
+    """Record vLLM's server at every K, light and heavy load, as explain reads it (half an hour)."""
+    try:
+        from specjax.bench import depths_replay as case
+    except ModuleNotFoundError as error:
+        raise ImportError(MISSING if error.name == "aiohttp" else str(error)) from None
+    from specjax.bench.depths import SECTION, bench_depths
+    from specjax.host.markdown import around_section, replace_section
+
+    if (out is None) == (replay is None):
+        raise ValueError("pass --out FOLDER to record, or --replay RECORDING to read one.")
+    if readme is not None:
+        around_section(readme, SECTION)
+    if out is not None:
+        typer.echo(f"wrote {bench_depths(out, echo=typer.echo)}")
+    with case.unpacked(out or replay or Path()) as folder:
+        lines = case.to_markdown(folder)
+    typer.echo("\n".join(lines))
+    if readme is not None:
+        replace_section(readme, SECTION, lines)
 
 
 @bench.command()

@@ -97,32 +97,33 @@ def open_server(
     repairs: bool = True,
     timeout: float = TIMEOUT,
     threads: int = 1,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[dict[str, Any], str]]:
     """Start ``vllm serve``; yield {"versions", "repairs", "seconds", "log"} and its URL.
 
     ``arguments`` are of its command line; without any it runs as vLLM does by default
-    (``EAGER_FLOAT32`` are the oracle's); ``log()`` is what it has logged so far. The server ends
-    with the ``with`` block. Raises as ``ask`` does.
+    (``EAGER_FLOAT32`` are the oracle's); ``log()`` is what it has logged so far; ``environment``
+    has further variables. The server ends with the ``with`` block. Raises as ``ask`` does.
     """
     job = check(
         {"kind": "server", "model": model, "arguments": list(arguments), "repairs": repairs}
         | {"start_timeout": timeout}
     )
-    with start(threads) as worker:
+    with start(threads, environment) as worker:
         answer = answered(worker, job, timeout=timeout)
         url = answer.pop("url")
         yield answer | {"log": worker.log}, url
 
 
-def start(threads: int) -> Worker:
+def start(threads: int, environment: Mapping[str, str] | None = None) -> Worker:
     """Return a worker with the driver under vLLM's interpreter, waiting for its job."""
-    environment = {
+    own = {
         "PYTHONPATH": str(PLUGIN),
         "OMP_NUM_THREADS": str(threads),
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "PYTHONWARNINGS": "ignore",
     }
-    return Worker("vLLM", [str(interpreter()), str(DRIVER)], environment)
+    return Worker("vLLM", [str(interpreter()), str(DRIVER)], {**own, **(environment or {})})
 
 
 def answered(worker: Worker, message: Any, *, timeout: float, last: bool = False) -> dict[str, Any]:
