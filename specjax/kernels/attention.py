@@ -19,7 +19,7 @@ import jax
 from jaxtyping import Array, Bool, Float, Int, Shaped
 from llvmlite import ir
 
-from specjax.kernels import stored
+from specjax.kernels import amx, amx_attention, stored
 from specjax.kernels.call import CountTasks, argument, dim, register, result
 from specjax.kernels.ir import (
     F32,
@@ -36,13 +36,14 @@ from specjax.kernels.ir import (
 )
 from specjax.kernels.stored import SIZES
 
-TASK = 1 << 17  # multiplications per task, at least
+TASK = 1 << 15  # multiplications per task, at least
 GROUP = 4  # vectors of positions per update of the running maximum
 POSITIONS = GROUP * LANES
 NODES = 32  # of a batch row, that may read keys together
 MOST_HEADS = 4  # that share a key head, and are computed together: a loaded key is used for each
 MOST_SUMS = REGISTERS * 3 // 4  # vectors of sums, which stay in registers
 VECTOR_BYTES = 4 * LANES
+CACHE_LINE = 64  # bytes
 
 
 def attention(
@@ -81,11 +82,15 @@ def register_attention(
     ``group`` query heads share a key head.
     """
     vectors = -(-size_out // LANES)
-    several = range(2, MOST_HEADS + 1)
-    heads = max((n for n in several if group % n == 0 and n * vectors <= MOST_SUMS), default=1)
-    kind = "specjax" + "_ring" * is_ring + "_sink" * has_sinks + "_attention"
+    in_tiles = amx_attention.can_attend(query_dtype, cache_dtype, size, size_out)
+    if in_tiles:
+        heads = max(n for n in range(1, amx.SIDE + 1) if group % n == 0)
+    else:
+        several = range(2, MOST_HEADS + 1)
+        heads = max((n for n in several if group % n == 0 and n * vectors <= MOST_SUMS), default=1)
+    kind = "specjax" + "_ring" * is_ring + "_sink" * has_sinks + "_amx" * in_tiles + "_attention"
     name = "_".join((kind, query_dtype, cache_dtype, *map(str, (size, size_out, heads))))
-    kernel = Kernel(query_dtype, cache_dtype, size, size_out, heads, has_sinks, is_ring)
+    kernel = Kernel(query_dtype, cache_dtype, size, size_out, heads, has_sinks, is_ring, in_tiles)
     return register(name, kernel.write)
 
 
@@ -103,6 +108,7 @@ class Kernel:
     heads: int
     has_sinks: bool
     is_ring: bool
+    in_tiles: bool
 
     @property
     def results(self) -> list[int]:
@@ -119,13 +125,26 @@ class Kernel:
         """Return the bytes of a row's state: of each head maximum, total, and sums of values."""
         return self.heads * (2 + len(self.results)) * VECTOR_BYTES
 
+    def run_bytes(self, to: Writer, nodes: Value) -> Value:
+        """Return the bytes that ``run`` needs for so many nodes."""
+        if self.in_tiles:
+            room = amx_attention.Room(self.size, self.size_out)
+            return room.num_bytes(to, to.mul(nodes, self.heads))
+        row_bytes = self.state_bytes + self.heads * self.size * 4
+        return to.add(to.mul(nodes, row_bytes), self.size * POSITIONS * 4)
+
     def write(self, module: ir.Module) -> CountTasks:
         """Write the kernel's body; a task is a range of blocks of nodes, each with some heads."""
         write_list(module)
-        self.write_turn(module)
-        for rows in {1, self.rows}:
-            self.write_group(module, rows)
-        self.write_run(module)
+        if self.in_tiles:
+            amx_attention.write_run(
+                module, self.size, self.size_out, self.heads, has_sinks=self.has_sinks
+            )
+        else:
+            self.write_turn(module)
+            for rows in {1, self.rows}:
+                self.write_group(module, rows)
+            self.write_run(module)
         self.write_block(module)
 
         def sizes(to: Writer, frame: Value):
@@ -148,6 +167,8 @@ class Kernel:
         group = to.div(heads, shared)
         first = to.div(to.mul(total, task), num_tasks)
         last = to.div(to.mul(total, to.add(task, 1)), num_tasks)
+        if self.in_tiles:
+            to.call("configure", VOID, I64(amx.SIDE))
         with to.loop(first, last) as number:
             # the last nodes of a prompt, which see most, come first
             block = to.sub(to.sub(blocks, 1), to.at.urem(number, blocks))
@@ -170,29 +191,33 @@ class Kernel:
                 ),
                 to.place(argument(to, frame, 3), to.mul(row, window), 1),
                 to.place(result(to, frame), to.mul(at, self.size_out), SIZES[self.query_dtype]),
-                to.least(to.sub(nodes, n), NODES), heads, window, oldest,
+                to.least(to.sub(nodes, n), NODES), heads, window, capacity, oldest,
                 *((to.place(argument(to, frame, 4), h, 4),) if self.has_sinks else ()),
             )  # fmt: skip
+        if self.in_tiles:
+            to.call("llvm.x86.tilerelease", VOID)
         to.at.ret_void()
         return count_tasks
 
     def write_block(self, module: ir.Module) -> None:
-        """Write ``block(q, keys, values, mask, out, nodes, H, W, oldest)``: up to ``NODES`` rows.
+        """Write ``block(q, keys, values, mask, out, nodes, H, W, T, oldest)``: up to ``NODES`` rows.
 
         The node that sees most leads: nodes whose lists begin its list read keys together, others
         by themselves. ``has_sinks``: a last argument is the address of the sinks.
         """
-        kinds = [POINTER] * 5 + [I64] * 4 + [POINTER] * self.has_sinks
+        kinds = [POINTER] * 5 + [I64] * 5 + [POINTER] * self.has_sinks
         to = Writer(module, "block", VOID, kinds)
-        q, keys, values, mask, out, nodes, num_heads, window, oldest, *sinks = to.function.args
+        q, keys, values, mask, out, nodes, num_heads, window, capacity, oldest, *sinks = (
+            to.function.args
+        )
         numbers = ir.ArrayType(I64, NODES)
         counts, lasts, together = (to.room(numbers) for _ in range(3))
         list_bytes = to.mul(to.add(window, LANES), 4)
-        turned_bytes = self.size * POSITIONS * 4
-        row_bytes = self.state_bytes + self.heads * self.size * 4
-        bytes = to.add(to.mul(nodes, row_bytes), to.mul(list_bytes, 2), turned_bytes)
-        scratch = to.call("malloc", POINTER, bytes)
-        lists = to.place(scratch, to.add(to.mul(nodes, row_bytes), turned_bytes), 1)
+        run_bytes = self.run_bytes(to, nodes)
+        bytes = to.add(run_bytes, to.mul(list_bytes, 2), CACHE_LINE - 1)
+        bytes = to.mul(to.div(bytes, CACHE_LINE), CACHE_LINE)
+        scratch = to.call("aligned_alloc", POINTER, I64(CACHE_LINE), bytes)
+        lists = to.place(scratch, run_bytes, 1)
         longest, spare = to.variable(lists), to.variable(to.place(lists, list_bytes, 1))
         most, leader = to.variable(I64(0)), to.variable(I64(0))
 
@@ -235,8 +260,8 @@ class Kernel:
 
         def run(some: Value, num: Value, visible: Value) -> None:
             to.call(
-                "run", VOID, q, keys, values, out, some, num, counts, visible, num_heads, scratch,
-                *sinks,
+                "run", VOID, q, keys, values, out, some, num, counts, visible, num_heads, capacity,
+                scratch, *sinks,
             )  # fmt: skip
 
         num_together = to.variable(I64(0))
@@ -265,13 +290,14 @@ class Kernel:
         to.at.ret_void()
 
     def write_run(self, module: ir.Module) -> None:
-        """Write ``run(q, keys, values, out, nodes, num, counts, visible, H, scratch)``.
+        """Write ``run(q, keys, values, out, nodes, num, counts, visible, H, T, scratch)``.
 
         It computes the rows of ``num`` nodes, whose lists begin ``visible``; each sees something.
         """
-        kinds = [POINTER] * 5 + [I64] + [POINTER] * 2 + [I64] + [POINTER] * (1 + self.has_sinks)
+        more = [POINTER] * (1 + self.has_sinks)
+        kinds = [POINTER] * 5 + [I64] + [POINTER] * 2 + [I64] * 2 + more
         to = Writer(module, "run", VOID, kinds)
-        q, keys, values, out, nodes, num, all_counts, visible, num_heads, scratch, *sinks = (
+        q, keys, values, out, nodes, num, all_counts, visible, num_heads, _, scratch, *sinks = (
             to.function.args
         )
         query_bytes = self.heads * self.size * 4
