@@ -127,14 +127,25 @@ def layer_norm(
     return wide.astype(x.dtype) * weight.reshape(shape) + bias.reshape(shape)
 
 
+def _rotate(
+    x: Float[Array, "N H d"], cos: Float[Array, "N d2"], sin: Float[Array, "N d2"]
+) -> Float[Array, "N H d"]:
+    cos, sin = cos[:, None], sin[:, None]
+    first, second = jnp.split(x, 2, axis=-1)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+
+rotate_rows = two_forms("rotate_rows", _rotate, kernels.rotate)
+
+
 @jax.jit
 def rotate(
     x: Float[Array, "B N H d"], cos: Float[Array, "B N d2"], sin: Float[Array, "B N d2"]
 ) -> Float[Array, "B N H d"]:
     """Apply rotary position embedding to the two halves of each head (Su et al. 2021)."""
-    cos, sin = cos[:, :, None].astype(x.dtype), sin[:, :, None].astype(x.dtype)
-    first, second = jnp.split(x, 2, axis=-1)
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    batch, nodes, heads, size = x.shape
+    angles = (one.astype(x.dtype).reshape(batch * nodes, size // 2) for one in (cos, sin))
+    return rotate_rows(x.reshape(batch * nodes, heads, size), *angles).reshape(x.shape)
 
 
 def _blank(x: Float[Array, "B N D"], present: Bool[Array, "B N"]) -> Float[Array, "B N D"]:
