@@ -200,10 +200,11 @@ class Kernel:
         return count_tasks
 
     def write_block(self, module: ir.Module) -> None:
-        """Write ``block(q, keys, values, mask, out, nodes, H, W, T, oldest)``: up to ``NODES`` rows.
+        """Write ``block(q, keys, values, mask, out, nodes, H, W, T, oldest)``.
 
-        The node that sees most leads: nodes whose lists begin its list read keys together, others
-        by themselves. ``has_sinks``: a last argument is the address of the sinks.
+        It computes up to ``NODES`` rows. The node that sees most leads: nodes whose lists begin its
+        list read keys together, others by themselves. ``has_sinks``: a last argument is the address
+        of the sinks.
         """
         kinds = [POINTER] * 5 + [I64] * 5 + [POINTER] * self.has_sinks
         to = Writer(module, "block", VOID, kinds)
