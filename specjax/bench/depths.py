@@ -3,7 +3,8 @@
 One server after another, compiled and in the checkpoint's dtype as vLLM runs by default, with the
 bundled pair. For every K and load four files are kept: what the client measured
 (``client.json``, in the format of ``vllm bench serve``), a scrape before and one after, and the
-lines that were logged meanwhile. ``specjax explain`` reads each of them.
+lines that were logged meanwhile. ``specjax explain`` reads each of them. Every load is saved when
+it is done, and a run that was cut off goes on behind the last of them.
 """
 
 import json
@@ -21,7 +22,7 @@ from specjax.bench.plan import NGRAM
 from specjax.bench.report import num_cores
 from specjax.bundled import PROMPTS, prompts, resolve
 from specjax.engine.text.tokenizer import load_tokenizer
-from specjax.host.files import write_json
+from specjax.host.files import read_json_object, write_json
 from specjax.host.launch import START_TIMEOUT
 from specjax.host.machine import processor, stamp
 from specjax.oracle.ask import open_server
@@ -32,11 +33,13 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     "draft_model": {"method": "draft_model", "model": str(resolve("bundled:draft"))},
 }
 DEPTHS = 1, 2, 3, 5, 8
-LOADS: Mapping[int, int] = {1: 24, 16: 96}  # requests at a time: how many
-NUM_TOKENS = 256  # per request: long, so that a log's running requests are seldom in their prompt
+LOADS: Mapping[int, int] = {1: 16, 16: 64}  # requests at a time: how many
+NUM_TOKENS = 512  # per request: long, so that a log's running requests are seldom in their prompt
+WARM_TOKENS = 64  # of a request before the measured ones
 EVERY = 1.0  # seconds between the lines of statistics: a load here lasts half a minute, not hours
 QUIET = 2.5  # seconds before and after a load, until its lines are logged and no others
 SECTION = "depths"  # of a Markdown file
+ABOUT, CLIENT = "about.json", "client.json"  # of a recording, and of a load
 Echo = Callable[[str], None]
 
 
@@ -76,25 +79,48 @@ def bench_depths(
 ) -> Path:
     """Record plain decoding and every method and K; return the archive of the folder's files.
 
+    What the folder has from a run with the same ``loads`` and ``num_tokens`` is kept.
+
     Raises:
-        ValueError: an unknown method, or the folder has files already.
+        ValueError: an unknown method, or the folder has other files.
         OracleMissing: there is no vLLM.
     """
     for name in methods:
         if name not in METHODS:
             raise ValueError(f"unknown method {name!r}: use some of {', '.join(METHODS)}")
+    about = {"num_tokens": num_tokens, "loads": {str(one): n for one, n in loads.items()}}
     if folder.exists() and any(folder.iterdir()):
-        raise ValueError(f"{folder} has files already: give an empty or a new folder")
+        kept = read_json_object(folder / ABOUT) if (folder / ABOUT).is_file() else {}
+        if any(kept.get(key) != value for key, value in about.items()):
+            raise ValueError(
+                f"{folder} has other files: give an empty folder, a new one, or one "
+                f"of a run that was cut off, with {about}"
+            )
+        about = kept
     encode = load_tokenizer(resolve("bundled")).encode
     asked = [encode(one["turns"][0]) for kind in PROMPTS for one in prompts(kind)]
     arms = [PLAIN, *(Arm(name, k) for name in methods for k in depths)]
+    about |= {"written by": stamp(), "processor": processor(), "cores": num_cores()}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / ABOUT, about)
     start = time.perf_counter()
     for arm in arms:
-        versions = record(folder / arm.name, arm, asked, loads, num_tokens, echo)
+        left = {n: num for n, num in loads.items() if not saved(folder, arm, n)}
+        if left:
+            versions = record(folder, arm, asked, left, num_tokens, max(loads), echo)
+            write_json(folder / ABOUT, about := {**about, "versions": versions})
         echo(f"{time.perf_counter() - start:4.0f} s  {arm.name} is recorded")
-        about = {"written by": stamp(), "processor": processor(), "cores": num_cores()}
-        write_json(folder / "about.json", {**about, "versions": versions})
     return Path(shutil.make_archive(str(folder), "xztar", folder))
+
+
+def place(folder: Path, arm: Arm, at_a_time: int) -> Path:
+    """Return the folder of a server's load."""
+    return folder / arm.name / f"load-{at_a_time}"
+
+
+def saved(folder: Path, arm: Arm, at_a_time: int) -> bool:
+    """Return whether a load was recorded: what the client measured is written last."""
+    return (place(folder, arm, at_a_time) / CLIENT).is_file()
 
 
 def record(
@@ -103,24 +129,26 @@ def record(
     asked: Sequence[Sequence[int]],
     loads: Mapping[int, int],
     num_tokens: int,
+    most: int,
     echo: Echo,
 ) -> Mapping[str, Any]:
-    """Record one server under every load; return vLLM's versions."""
+    """Record one server, for ``most`` at a time, under every load; return vLLM's versions."""
     fixed = {"max_tokens": num_tokens, "temperature": 0, "ignore_eos": True}
     bodies = [{"prompt": list(one), **fixed} for one in asked]
     peer = open_server(
         "bundled",
-        arguments=arm.arguments(max(loads)),
+        arguments=arm.arguments(most),
         timeout=START_TIMEOUT,
         threads=num_cores(),
         environment={"VLLM_LOG_STATS_INTERVAL": str(EVERY)},
     )
     with peer as (answer, url):
         for at_a_time in loads:  # every shape has been seen
-            load(url, bodies[: 2 * at_a_time], at_a_time)
+            warm = [{**one, "max_tokens": WARM_TOKENS} for one in bodies[: 2 * at_a_time]]
+            load(url, warm, at_a_time)
         for at_a_time, number in loads.items():
-            own = folder / f"load-{at_a_time}"
-            own.mkdir(parents=True)
+            own = place(folder, arm, at_a_time)
+            own.mkdir(parents=True, exist_ok=True)
             time.sleep(QUIET)
             logged = len(answer["log"]())
             sent = list(islice(cycle(bodies), number))
@@ -130,7 +158,7 @@ def record(
             (own / "after.prom").write_text(fetch_text(f"{url}/metrics"), encoding="utf-8")
             (own / "server.log").write_text(answer["log"]()[logged:], encoding="utf-8")
             num_input = sum(len(one["prompt"]) for one in sent)
-            write_json(own / "client.json", to_result(done, num_input, at_a_time))
+            write_json(own / CLIENT, to_result(done, num_input, at_a_time))
             echo(f"{arm.name}, {at_a_time} at a time: {done.speed:.0f} tokens/s")
         return answer["versions"]
 

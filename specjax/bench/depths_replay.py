@@ -18,7 +18,12 @@ from specjax.traces.advice import advise_server
 from specjax.traces.gain import find_gain
 
 SOURCES = "client", "/metrics", "log"
-IN_USE = (8,), (3, 8), (5, 1, 8)  # the K in use, and others that were measured at the same load
+IN_USE = (
+    (8,),
+    (3, 8),
+    (5, 1, 8),
+    (8, 1, 2, 3, 5),
+)  # the K in use, and others that were measured at the same load
 
 
 class Row(NamedTuple):

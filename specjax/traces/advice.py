@@ -32,7 +32,8 @@ def best_at_this_load(
 
     What a round takes beyond a plain step is known at 0 and at each measured K. Between two of them
     it is linear in K, but for a share within ``FIXED`` that comes with the first token beyond. A K
-    that was not measured is chosen only if it pays at all of these shares.
+    that was not measured is chosen only if at all of these shares it is worth a change from the
+    best of the measured ones, as that one is chosen only if it is worth a change from the K in use.
 
     Args:
         tokens: [K + 1], those of a round with 0 .. K drafted, K the largest measured.
@@ -50,8 +51,11 @@ def best_at_this_load(
     gains = tokens / costs / float(speedups[used].estimate)
     for k, own in {0: PLAIN, **speedups}.items():
         gains[:, k] = float(own.estimate / speedups[used].estimate)
-    best = int(gains.min(axis=0).argmax())
-    best = best if gains[:, best].min() > WORTH else used
+    least, known = gains.min(axis=0), np.isin(depths, (0, *speedups))
+    best = used
+    for group in known, ~known:
+        rival = int(np.where(group, least, 0.0).argmax())
+        best = rival if group[rival] and least[rival] > WORTH * least[best] else best
     if best == used:
         return used, PLAIN
     if best in (0, *speedups):
