@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specjax.host.files import write_json
+from specjax.host.markdown import replace_section, table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +99,28 @@ def busy_ticks() -> int:
 def write_rows(rows: Sequence[Row], file: Path) -> None:
     """Write the rows to a file as a JSON list of objects."""
     write_json(file, [asdict(row) for row in rows], indent=1)
+
+
+def write_section(
+    rows: Sequence[Row], page: Path, name: str, notes: Sequence[str] = (), *, judged: bool = True
+) -> None:
+    """Put the rows as a table, and notes under it, into section ``name`` of a Markdown page.
+
+    The arguments are those of ``print_rows``. Raises ValueError if the page lacks the section.
+    """
+    cells = [
+        (
+            row.name,
+            f"{number(row.value)} {row.unit}",
+            "" if row.peer is None else f"{row.against}: {number(row.peer)}",
+            "" if row.ratio is None else f"{row.ratio:.2f}",
+            (row.goal or "") + ", missed" * (row.goal is not None and judged and not row.met),
+        )
+        for row in rows
+        if row.name not in ("machine", row.against)
+    ]
+    lines = table(("what", "ours", "against", "ratio", "wanted"), cells)
+    replace_section(page, name, [*lines, "", *notes])
 
 
 def print_rows(rows: Sequence[Row], console: Console, *, judged: bool = True) -> None:

@@ -34,17 +34,20 @@ from specjax.bench.report import (
     num_cores,
     print_rows,
     write_rows,
+    write_section,
 )
 from specjax.bench.shapes import write_random
 from specjax.engine.llm import LLM
 from specjax.engine.options.sampling_params import SamplingParams
 from specjax.host.launch import START_TIMEOUT, open_specjax
+from specjax.host.markdown import around_section
 from specjax.measure.turns import take_turns
 from specjax.models.config import ModelConfig
 from specjax.oracle.ask import EAGER_FLOAT32, open_server
 from specjax.oracle.environment import OracleMissing
 from specjax.weights.save import hf_config
 
+SECTION = "serve"  # of the Markdown page that the rows are put in
 UNCACHED = "--no-enable-prefix-caching"  # prompts are sent repeatedly
 OURS = {"specjax": (), "specjax bfloat16": ("--dtype", "bfloat16")}  # server: its arguments
 VLLM: dict[str, tuple[str, ...]] = {
@@ -78,13 +81,17 @@ def bench_serve(
     reps: int = 3,
     shape: ModelConfig = QWEN3_100M,
     slo: Mapping[str, float] = SLO,
+    readme: Path | None = None,
     console: Console | None = None,
 ) -> list[Row]:
     """Measure throughput, latency and overhead, print them and write them to ``json_file``.
 
-    ``slo``: limits [s] of a request that counts for goodput. Goals are never failures. Raises
-    ValueError if too few completions are worth measuring on.
+    ``slo``: limits [s] of a request that counts for goodput. Goals are never failures. ``readme``
+    is a Markdown file in whose section ``SECTION`` to put them. Raises ValueError if it has none,
+    or if too few completions are worth measuring on.
     """
+    if readme is not None:
+        around_section(readme, SECTION)
     console, start = console or Console(highlight=False), time.perf_counter()
 
     def echo(line: str) -> None:
@@ -125,6 +132,13 @@ def bench_serve(
     if json_file is not None:
         write_rows(rows, json_file)
         echo(f"wrote {json_file}")
+    if readme is not None:
+        notes = (
+            f"{model}: {chosen}, {num_tokens} new tokens each, greedy; `{' '.join(given)}`; caches "
+            f"of prefixes off; medians of {reps} interleaved runs; vLLM runs with its defaults "
+            f"(compiled, bfloat16) unless named{version}."
+        )
+        write_section(rows, readme, SECTION, [notes], judged=busy_before <= MOST_LOAD)
     return rows
 
 

@@ -364,6 +364,9 @@ def serve(
     ] = None,
     json_file: Json = None,
     reps: Reps = 3,
+    readme: Annotated[
+        Path | None, typer.Option(help="A Markdown file: rewrite its section 'serve'.")
+    ] = None,
 ) -> None:
     """Compare our server with vLLM's, in one run (a quarter of an hour; vLLM: `make oracle`)."""
     try:
@@ -380,7 +383,7 @@ def serve(
     objectives = parse_objectives(pairs(slo, "--slo tpot=20ms")) or SLO
     enable_compile_cache()
     config = NGRAM if speculative_config is None else parse_config(speculative_config)
-    bench_serve(json_file, model=model, config=config, reps=reps, slo=objectives)
+    bench_serve(json_file, model=model, config=config, reps=reps, slo=objectives, readme=readme)
 
 
 @bench.command()
