@@ -3,7 +3,7 @@
 import contextlib
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,7 +53,8 @@ class Choice(NamedTuple):
     measured: Sequence[int]  # the K in use first
     recommended: int
     best: int  # of all that were recorded, by the client
-    loss: float | None  # the recommended K's TPOT over the best one's; None: it was not recorded
+    gain: float | None  # the TPOT of the K in use over the recommended one's; None: not recorded
+    loss: float | None  # the recommended K's TPOT over the best one's; None: not recorded
 
 
 @contextlib.contextmanager
@@ -92,19 +93,34 @@ def read_load(folder: Path) -> dict[str, Observation]:
     }
 
 
+def deviations(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:
+    """Return by how much a source differs from the client at most: acceptance rates and TPOT."""
+
+    def most(source: str, pick: Callable[[Row], Mapping[str, float]]) -> float:
+        own = [pick(row) for row in rows]
+        return max(abs(one[source] / one["client"] - 1.0) for one in own if source in one)
+
+    return {
+        source: (most(source, lambda row: row.rate), most(source, lambda row: row.tpot))
+        for source in SOURCES[1:]
+    }
+
+
 def choose(rows: Sequence[Row], method: str, load: int, measured: Sequence[int]) -> Choice:
     """Return what ``explain --metrics --baseline --also`` recommends with these K measured."""
-    own = {
+    found = {
         row.arm.k: row for row in rows if row.load == load and row.arm.method in (method, "plain")
     }
-    plain = own[0].seen["/metrics"]
-    pairs = [(own[k].seen["/metrics"], find_gain(own[k].seen["/metrics"], plain)) for k in measured]
+    plain = found[0].seen["/metrics"]
+    seen = [found[k].seen["/metrics"] for k in measured]
+    pairs = [(one, find_gain(one, plain)) for one in seen]
     recommended = advise_server(*pairs[0], None, pairs[1:]).num_speculative_tokens
     assert recommended is not None
-    seconds = {k: row.tpot["client"] for k, row in own.items()}
+    seconds = {k: row.tpot["client"] for k, row in found.items()}
     best = min(seconds, key=seconds.__getitem__)
-    loss = seconds[recommended] / seconds[best] if recommended in seconds else None
-    return Choice(method, load, measured, recommended, best, loss)
+    own = seconds.get(recommended)
+    gain, loss = (None, None) if own is None else (seconds[measured[0]] / own, own / seconds[best])
+    return Choice(method, load, measured, recommended, best, gain, loss)
 
 
 def choices(rows: Sequence[Row]) -> list[Choice]:
@@ -133,7 +149,13 @@ def to_markdown(folder: Path) -> list[str]:
     heads = ["drafts", "K", "at a time"]
     heads += [f"accepted: {SOURCES[0]}", *SOURCES[1:], f"TPOT, ms: {SOURCES[0]}", *SOURCES[1:]]
     lines = table(heads, map(cells, rows))
-    heads = ["drafts", "at a time", "K in use", "also measured", "recommended", "best", "loss"]
+    differ = "; ".join(
+        f"by {source} acceptance is at most {rate:.1%} and TPOT at most {tpot:.1%} off the client's"
+        for source, (rate, tpot) in deviations(rows).items()
+    )
+    lines += ["", f"{differ[0].upper()}{differ[1:]}."]
+    heads = ["drafts", "at a time", "K in use", "also measured", "recommended", "best"]
+    heads += ["gain over the K in use", "loss against the best"]
     lines += ["", *table(heads, map(choice_cells, choices(rows)))]
     versions = about["versions"]
     return [
@@ -147,7 +169,8 @@ def to_markdown(folder: Path) -> list[str]:
 def choice_cells(one: Choice) -> list[str]:
     """Return the cells of a recommendation."""
     used, *others = one.measured
+    gain = "not recorded" if one.gain is None else f"{one.gain:.2f}x"
     loss = "not recorded" if one.loss is None else f"{one.loss - 1:.1%}"
     also = ", ".join(map(str, ("0", *others)))
     name = one.method.replace("_", " ")
-    return [name, str(one.load), str(used), also, str(one.recommended), str(one.best), loss]
+    return [name, str(one.load), str(used), also, str(one.recommended), str(one.best), gain, loss]

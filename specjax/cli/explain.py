@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from specjax.cli.ab import pairs
 from specjax.cli.errors import plainly
 from specjax.cli.explain_server import explain_server, model_server, read_server
 
@@ -72,6 +73,14 @@ def explain(
         list[str] | None,
         typer.Option(help="The same load at another K, as --baseline; may be repeated."),
     ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(help="How it drafts (eagle3, ngram, ...): against its usual acceptance."),
+    ] = None,
+    other_method: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=SOURCE: the same load with another method; may be repeated."),
+    ] = None,
     hardware: Annotated[
         str | None, typer.Option(help="Its devices, for a roofline: H200, 2xH100, 910B, ...")
     ] = None,
@@ -102,13 +111,15 @@ def explain(
             )
         seen = read_server(metrics, metrics_before, log, result, run, seconds, served_model)
         server = model_server(seen, hardware, model, draft, context)
-        explain_server(seen, baseline, also or (), seconds, json_file, server)
+        others = dict(pairs(other_method, "--other-method ngram=ngram.log"))
+        explain_server(seen, baseline, also or (), seconds, json_file, server, method, others)
         return
     server_only = (baseline, also, metrics_before, run, hardware, model, draft, context)
+    server_only += (method, other_method)
     if any(one is not None for one in server_only):
         raise ValueError(
-            "--baseline, --also, --metrics-before, --run, --hardware, --model, --draft and "
-            "--context are of --metrics, --log or --result."
+            "--baseline, --also, --metrics-before, --run, --method, --other-method, --hardware, "
+            "--model, --draft and --context are of --metrics, --log or --result."
         )
     explain_rounds(trace, plain, measured, json_file, out, hysteresis)
 

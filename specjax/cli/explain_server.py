@@ -1,7 +1,8 @@
 """The part of ``specjax explain`` about a running server: what was read, as a table and as JSON."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -87,11 +88,14 @@ def explain_server(
     seconds: float | None,
     json_file: Path | None,
     server: "ModelledServer | None",
+    method: str | None = None,
+    other_methods: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Print what was read and what follows from it; write all of it as JSON.
 
-    ``also`` are sources of the same load at other K. Raises ValueError if there is no baseline for
-    them, or one of them has no speedup over it.
+    ``also`` are sources of the same load at other K, ``other_methods`` with other methods, by name;
+    ``method`` is this one's. Raises ValueError if there is no baseline for them, one of them has no
+    speedup over it, or nothing is published of ``method``.
     """
     from specjax.host.files import write_json
     from specjax.readers.anything import read_anything
@@ -99,17 +103,25 @@ def explain_server(
     from specjax.traces.causes import assumptions, find_causes
     from specjax.traces.gain import find_gain
 
-    if also and baseline is None:
-        raise ValueError("--also is compared with --baseline: pass that too.")
+    if (also or other_methods) and baseline is None:
+        raise ValueError("--also and --other-method are compared with --baseline: pass that too.")
     without = None if baseline is None else read_anything(baseline, seconds)
     gain = find_gain(seen, without)
     read = [read_anything(one, seconds) for one in also]
     others = [(one, find_gain(one, without)) for one in read]
-    causes = find_causes(seen, gain, without, server)
-    advice = advise_server(seen, gain, server, others)
+    methods = {name: read_anything(one, seconds) for name, one in other_methods.items()}
+    causes = find_causes(seen, gain, without, server, method)
+    advice = advise_server(
+        seen,
+        gain,
+        server,
+        others,
+        {name: (one, find_gain(one, without)) for name, one in methods.items()},
+    )
     console = Console(highlight=False)
     lines = [headline(seen), *([] if without is None else [f"Baseline: {headline(without)}"])]
     lines += [f"Another K: {headline(one)}" for one in read]
+    lines += [f"With {name}: {headline(one)}" for name, one in methods.items()]
     lines += [*unread_lines(seen), verdict(gain)]
     lines += [] if server is None else assumptions(server)
     for line in lines:
@@ -125,12 +137,15 @@ def explain_server(
             for one in causes
         ]
         found["best_num_speculative_tokens"] = advice.num_speculative_tokens
+        found["best_method"] = advice.method
         found["schedule"] = advice.schedule
         found["advice"] = list(advice.says)
         if advice.num_speculative_tokens is None:
             found["reasons"]["best_num_speculative_tokens"] = (
                 "it needs the speedup and the acceptance by position"
             )
+        if advice.method is None:
+            found["reasons"]["best_method"] = "no --other-method is measured to be faster"
         if advice.schedule is None:
             found["reasons"]["schedule"] = advice.says[-1]
         write_json(json_file, found)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ class ServerAdvice(NamedTuple):
     num_speculative_tokens: int | None
     schedule: list[list[int]] | None  # num_speculative_tokens_per_batch_size
     says: tuple[str, ...]
+    method: str | None = None  # another that was measured to be faster at this load
 
 
 def best_at_this_load(
@@ -75,13 +77,15 @@ def advise_server(
     gain: Gain,
     server: ModelledServer | None,
     others: Sequence[tuple[Observation, Gain]] = (),
+    methods: Mapping[str, tuple[Observation, Gain]] = MappingProxyType({}),
 ) -> ServerAdvice:
-    """Return what is known about K at this load and others.
+    """Return what is known about K at this load and others, and about other methods at this load.
 
     At this load measured speedups decide; elsewhere the roofline, where K changes only if the
-    change pays at every bound of its assumptions. ``others`` are the same load at other K.
+    change pays at every bound of its assumptions. ``others`` are the same load at other K,
+    ``methods`` with other methods, by name.
     """
-    says, here = [], None
+    says, here, more = [], None, PLAIN
     k, rates = depth(seen), seen.acceptance_per_position
     known = max([rates or (), *(one.acceptance_per_position or () for one, _ in others)], key=len)
     share = 1.0  # of the rounds that had a draft
@@ -98,7 +102,20 @@ def advise_server(
         here, more = best_at_this_load(curve, speedups, k)
         says.append(at_this_load(here, k, more, measured=here in speedups))
     elif gain.speedup is not None and gain.speedup.high < 1:
-        says.append(at_this_load(0, k, ratio(PLAIN, gain.speedup)))
+        more = ratio(PLAIN, gain.speedup)
+        says.append(at_this_load(0, k, more))
+    method = None
+    if methods and gain.speedup is not None:
+        method, than = fastest(
+            {name: known_speedup(*one) for name, one in methods.items()}, gain.speedup
+        )
+        if than.estimate > WORTH * more.estimate:
+            says.append(
+                f"At this load {method} is measured {than.estimate:.2f}x ({than.low:.2f}x to "
+                f"{than.high:.2f}x) of this method{not_sure(than)}: use it."
+            )
+        else:
+            method = None
     if server is None or k is None or rates is None:
         missing = (
             "no --hardware and --model"
@@ -109,7 +126,7 @@ def advise_server(
             f"No schedule: {missing}. Measure K and plain decoding at batch sizes up to your "
             "largest load: specjax ab run --concurrency 1,8,32,128 --arm plain=url:... --arm ..."
         )
-        return ServerAdvice(here, None, tuple(says))
+        return ServerAdvice(here, None, tuple(says), method)
     found = advise(server, tokens, k)
     for (first, last, best), one in zip(found.schedule, found.gains, strict=True):
         which = f"batch {first} to {last}: K = {best}"
@@ -121,7 +138,7 @@ def advise_server(
         f"Modelled up to batch {found.schedule[-1][1]}, which fits into memory; nothing is said "
         f"of K > {k}, whose acceptance was not seen."
     )
-    return ServerAdvice(here, found.schedule, tuple(says))
+    return ServerAdvice(here, found.schedule, tuple(says), method)
 
 
 def by_depth(others: Sequence[tuple[Observation, Gain]]) -> dict[int, Interval]:
@@ -136,13 +153,29 @@ def by_depth(others: Sequence[tuple[Observation, Gain]]) -> dict[int, Interval]:
                 f"{seen.source} is to be another K, but its acceptance by position is unknown: "
                 f"{seen.why('acceptance_per_position')}."
             )
-        if gain.speedup is None:
-            raise ValueError(f"{seen.source}: its speedup is unknown, {gain.reasons['speedup']}.")
-        k = len(seen.acceptance_per_position)
+        speedup, k = known_speedup(seen, gain), len(seen.acceptance_per_position)
         if k in found:
             raise ValueError(f"{seen.source} has K = {k}, and so has another of --also.")
-        found[k] = gain.speedup
+        found[k] = speedup
     return found
+
+
+def known_speedup(seen: Observation, gain: Gain) -> Interval:
+    """Return the speedup. Raises ValueError if it is not known."""
+    if gain.speedup is None:
+        raise ValueError(f"{seen.source}: its speedup is unknown, {gain.reasons['speedup']}.")
+    return gain.speedup
+
+
+def fastest(speedups: Mapping[str, Interval], used: Interval) -> tuple[str, Interval]:
+    """Return the fastest of some methods, and its speedup over the one in use."""
+    name = max(speedups, key=lambda one: speedups[one].estimate)
+    return name, ratio(speedups[name], used)
+
+
+def not_sure(more: Interval) -> str:
+    """Return the end of a sentence about a gain that may be none."""
+    return ", not told apart from it by so few requests" if more.low < 1.0 else ""
 
 
 def at_this_load(best: int, k: int | None, more: Interval, *, measured: bool = False) -> str:
@@ -150,7 +183,7 @@ def at_this_load(best: int, k: int | None, more: Interval, *, measured: bool = F
     if best == k:
         return f"At this load: K = {k}, as now; no other K up to the largest measured is better."
     gain = f"{more.low:.2f}x to {more.high:.2f}x"
-    sure = "" if not more.low < 1.0 else ", not told apart from it by so few requests"
+    sure = not_sure(more)
     if best == 0:
         how = gain if more.low == more.low else f"{more.estimate:.2f}x"
         return (

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from specjax.readers.observation import Observation
 from specjax.theory.intervals import Interval
 from specjax.theory.modelled import ASSUMED, ModelledServer, spread
+from specjax.theory.usual import METHODS, usual_length, usual_rate
 from specjax.traces.gain import Gain
 
 MEASURED, MODELLED, UNKNOWN = "measured", "modelled", "unknown"
@@ -34,15 +35,24 @@ def find_causes(
     gain: Gain,
     baseline: Observation | None = None,
     server: ModelledServer | None = None,
+    method: str | None = None,
 ) -> tuple[Cause, ...]:
-    """Return acceptance, drafting, verifying, overhead, batch, memory and queueing."""
+    """Return acceptance, drafting, verifying, overhead, batch, memory and queueing.
+
+    ``method``, one of ``usual.METHODS``: acceptance is held against what it usually has. Raises
+    ValueError for another.
+    """
+    if method is not None and method not in METHODS:
+        raise ValueError(
+            f"nothing is published here of method {method!r}, only of {', '.join(METHODS)}"
+        )
     k = depth(seen)
     costs = None
     if server is not None and k and seen.running:
         costs = server.costs(max(seen.running, 1.0), k)
     whole, known = round_cost(seen, gain, baseline, server)
     return (
-        acceptance_cause(seen, gain, whole),
+        acceptance_cause(seen, gain, whole, method),
         cost_cause("drafting", None if costs is None else costs["draft"], whole, seen),
         cost_cause("verifying", None if costs is None else costs["verify"], whole, seen),
         overhead_cause(whole, known, None if costs is None else costs["both"]),
@@ -76,8 +86,10 @@ def round_cost(
     return spread(bounds), MODELLED
 
 
-def acceptance_cause(seen: Observation, gain: Gain, whole: Interval | None) -> Cause:
-    """Return what share of the drafted tokens was accepted, and how it goes with the position."""
+def acceptance_cause(
+    seen: Observation, gain: Gain, whole: Interval | None, method: str | None = None
+) -> Cause:
+    """Return what share of the drafted tokens was accepted, by position and beside the usual."""
     if gain.rate is None:
         length = seen.mean_acceptance_length
         if length is None:
@@ -98,9 +110,33 @@ def acceptance_cause(seen: Observation, gain: Gain, whole: Interval | None) -> C
     if gain.tokens_per_round is not None:
         says += f" A round brings {gain.tokens_per_round:.2f} tokens"
         says += f" and costs {shown(whole)} plain steps." if whole is not None else "."
+    if method is not None:
+        says += against_usual(seen, method, rate)
     if rate < 0.15:
         says += " That is chance level: look at the draft's tokenizer, chat template and weights."
     return Cause("acceptance", gain.rate, "ratio", MEASURED, says)
+
+
+def against_usual(seen: Observation, method: str, rate: float) -> str:
+    """Return acceptance beside what was published of a method, in a sentence."""
+    rates = seen.acceptance_per_position
+    found = None if rates is None else usual_length(method, len(rates))
+    if found is not None and rates is not None:
+        k, usual = found
+        own, what = 1.0 + float(sum(rates[:k])), f"tokens per round at K = {k}"
+        low, high, here = f"{usual.least:.2f}", f"{usual.most:.2f}", f"{own:.2f}"
+    else:
+        usual, own, what = usual_rate(method), rate, "of the drafted tokens accepted"
+        if usual is None:
+            return f" What {method} usually has at this K is not known here."
+        low, high, here = f"{usual.least:.0%}", f"{usual.most:.0%}", f"{own:.0%}"
+    between = f"{low} ({usual.least_text})"
+    between += f" to {high} ({usual.most_text})" if usual.least < usual.most else ""
+    word = "less than" if own < usual.least else "more than" if own > usual.most else "as"
+    return (
+        f" Elsewhere {method} had {between} {what}: here {here}, {word} usual "
+        f"[{'; '.join(usual.sources)}]."
+    )
 
 
 def cost_cause(

@@ -1,5 +1,7 @@
 """K at the measured load: never a change that hurts."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -93,6 +95,30 @@ def test_a_k_that_was_not_measured_must_beat_those_that_were():
     best, more = best_at_this_load(tokens, {k: Interval(*[s] * 3) for k, s in measured.items()}, 8)
     assert best in (3, 5)
     assert more.estimate == pytest.approx(1.2)
+
+
+def test_another_method_is_named_where_it_is_measured_to_be_worth_a_change():
+    plain, used = observed(0, 0.010), observed(3, 0.006)
+    gain = find_gain(used, plain)
+
+    def with_other(tpot, others=()):
+        other = observed(5, tpot, "b")
+        return advise_server(used, gain, None, others, {"ngram": (other, find_gain(other, plain))})
+
+    found = with_other(0.004)
+    assert found.method == "ngram"
+    assert "At this load ngram is measured 1.50x (1.4" in found.says[1]
+    assert with_other(0.0059).method is None  # 1.7%
+    faster = observed(2, 0.0035)
+    assert with_other(0.004, [(faster, find_gain(faster, plain))]).method is None
+    with pytest.raises(ValueError, match="its speedup is unknown, no TPOT of"):
+        advise_server(
+            used,
+            gain,
+            None,
+            (),
+            {"a": (faster, find_gain(dataclasses.replace(faster, tpot=None), plain))},
+        )
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ RATES = (0.8, 0.5, 0.2)
 SERVER = ModelledServer(HARDWARE["H200"], TARGET, DRAFT, 500.0)
 
 
-def causes(seen, baseline=None, server=None):
-    found = find_causes(seen, find_gain(seen, baseline), baseline, server)
+def causes(seen, baseline=None, server=None, method=None):
+    found = find_causes(seen, find_gain(seen, baseline), baseline, server, method)
     return {one.name: one for one in found}
 
 
@@ -78,6 +78,26 @@ def test_words_follow_magnitudes():
     waits = changed(SPEC, queue=Latency(0.6), e2e=Latency(1.0), preemptions=3.0)
     assert "60% of its time: the server is saturated" in causes(waits)["queueing"].says
     assert "3 requests were preempted" in causes(waits)["memory"].says
+
+
+def test_acceptance_is_held_against_what_the_method_usually_has():
+    """2.5 tokens at K = 3, where EAGLE-3 had 2.25 to 2.87; and other methods."""
+    seen = changed(SPEC, acceptance_per_position=RATES)
+    says = causes(seen, method="eagle3")["acceptance"].says
+    assert "2.25 (summarization) to 2.87 (math) tokens per round at K = 3: here 2.50, as us" in says
+    assert "speculators issue 563" in says
+    one = causes(changed(SPEC, acceptance_per_position=(0.5,)), method="eagle3")["acceptance"].says
+    assert "1.67 (summarization) to 1.81 (math) tokens per round at K = 1: here 1.50, less" in one
+    many = changed(SPEC, acceptance_per_position=(0.95,) * 9)
+    assert (
+        "at K = 8: here 8.60, more than usual"
+        in causes(many, method="draft_model")["acceptance"].says
+    )
+    suffix = causes(changed(seen, acceptance_rate=0.3), method="suffix")["acceptance"].says
+    assert "24% (ARC) to 50% (AGIEval) of the drafted tokens accepted: here 30%, as" in suffix
+    assert "is not known here" in causes(seen, method="ngram")["acceptance"].says
+    with pytest.raises(ValueError, match="nothing is published here of method 'magic', only of"):
+        causes(seen, method="magic")
 
 
 def test_advice_is_measured_modelled_or_none():
