@@ -33,7 +33,7 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     "draft_model": {"method": "draft_model", "model": str(resolve("bundled:draft"))},
 }
 DEPTHS = 1, 2, 3, 5, 8
-LOADS: Mapping[int, int] = {1: 16, 16: 64}  # requests at a time: how many
+LOADS: Mapping[int, int] = {1: 8, 16: 48}  # requests at a time: how many
 NUM_TOKENS = 512  # per request: long, so that a log's running requests are seldom in their prompt
 WARM_TOKENS = 64  # of a request before the measured ones
 EVERY = 1.0  # seconds between the lines of statistics: a load here lasts half a minute, not hours

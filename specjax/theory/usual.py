@@ -6,7 +6,7 @@ from typing import NamedTuple
 from specjax.theory.lengths import tokens_per_step
 from specjax.theory.published import LEVIATHAN_TABLE_4, SUFFIX_BENCHMARK
 
-RED_HAT = "vllm-project/speculators issue 563, Qwen3-8B, temperature 0.6"
+SPECULATORS = "vllm-project/speculators issue 563, Llama head for Qwen3-8B, temperature 0.6"
 GUIDE = "the vllm-ascend guide, Qwen3-32B, suffix decoding of at most 3 tokens"
 
 
@@ -24,25 +24,33 @@ USUAL = (
     Usual(
         "eagle3",
         "coding",
-        RED_HAT,
+        SPECULATORS,
         {1: 1.79, 2: 2.35, 3: 2.71, 4: 2.88, 5: 3.00, 6: 3.06, 7: 3.10},
     ),
     Usual(
-        "eagle3", "math", RED_HAT, {1: 1.81, 2: 2.42, 3: 2.87, 4: 3.12, 5: 3.30, 6: 3.42, 7: 3.45}
+        "eagle3",
+        "math",
+        SPECULATORS,
+        {1: 1.81, 2: 2.42, 3: 2.87, 4: 3.12, 5: 3.30, 6: 3.42, 7: 3.45},
     ),
     Usual(
         "eagle3",
         "summarization",
-        RED_HAT,
+        SPECULATORS,
         {1: 1.67, 2: 2.05, 3: 2.25, 4: 2.33, 5: 2.37, 6: 2.38, 7: 2.39},
     ),
     Usual("eagle3", "MT-bench", "vllm-project/vllm issue 26191, Llama 3.1 8B, greedy", {7: 3.53}),
-    Usual("mtp", "GSM8K", "vllm-project/vllm pull request 48892, greedy", {1: 1.83, 8: 4.50}),
+    Usual(
+        "mtp",
+        "GSM8K",
+        "vllm-project/vllm pull request 48892, greedy, 64 at a time",
+        {1: 1.84, 8: 4.40},
+    ),
     Usual(
         "mtp",
         "random tokens",
-        "vllm-project/vllm pull request 41044, DeepSeek V4",
-        {1: 1.77, 2: 2.15},
+        "vllm-project/vllm pull request 41044, DeepSeek-V4-Flash, temperature 1",
+        {2: 1.99},
     ),
     Usual("ngram", "code edits", "vllm-project/vllm pull request 24344, greedy", {5: 4.59}),
     *(
