@@ -50,7 +50,7 @@ H200 = Hardware(
     "NVIDIA H200",
     4.8e12,
     989e12,
-    "assumed: data sheet, HBM3e, dense bf16; real runs reach less",
+    "assumed: NVIDIA's data sheet, HBM3e, dense bf16; real runs reach less",
     141e9,
 )
 ASCEND_910B = Hardware(
@@ -60,14 +60,21 @@ ASCEND_910B = Hardware(
     "assumed: press figures, HBM2e, dense fp16; variants differ",
     64e9,
 )
-DATA_SHEET = "assumed: data sheet, dense bf16; real runs reach less"
+NVIDIA = "assumed: NVIDIA's data sheet, dense bf16; real runs reach less"
+AMD = "assumed: AMD's data sheet, dense bf16; real runs reach less"
 GOOGLE = "assumed: docs.cloud.google.com/tpu/docs, bf16; real runs reach less"
 HARDWARE = {
     "H200": H200,
-    "H100": Hardware("NVIDIA H100 SXM", 3.35e12, 989e12, DATA_SHEET, 80e9),
-    "B200": Hardware("NVIDIA B200", 8.0e12, 2250e12, DATA_SHEET, 180e9),
-    "H20": Hardware("NVIDIA H20", 4.0e12, 148e12, DATA_SHEET, 96e9),
-    "MI300X": Hardware("AMD MI300X", 5.3e12, 1307e12, DATA_SHEET, 192e9),
+    "H100": Hardware("NVIDIA H100 SXM", 3.35e12, 989e12, NVIDIA, 80e9),
+    "B200": Hardware("NVIDIA B200", 8.0e12, 2250e12, NVIDIA, 180e9),
+    "H20": Hardware(
+        "NVIDIA H20",
+        4.0e12,
+        148e12,
+        "assumed: press figures, dense bf16; real runs reach less",
+        96e9,
+    ),
+    "MI300X": Hardware("AMD MI300X", 5.3e12, 1307e12, AMD, 192e9),
     "TPU-v5e": Hardware("TPU v5e", 819e9, 197e12, GOOGLE, 16e9),
     "TPU-v6e": Hardware("TPU v6e", 1638e9, 918e12, GOOGLE, 32e9),
     "TPU-v7": Hardware("TPU7x (Ironwood)", 7380e9, 2307e12, GOOGLE, 192 * 2**30),

@@ -52,7 +52,7 @@ def test_with_a_roofline_there_is_a_schedule(tmp_path):
     args += ("--model", tmp_path / "config.json", "--json", tmp_path / "e.json")
     done = run(*args)
     assert done.exit_code == 0, done.output
-    assert "2 x NVIDIA H200 (assumed: data sheet" in done.output
+    assert "2 x NVIDIA H200 (assumed: NVIDIA's data sheet" in done.output
     assert "212 tokens of context" in done.output  # from the counters
     found = json.loads((tmp_path / "e.json").read_text())
     assert found["schedule"][0][0] == 1
