@@ -53,6 +53,7 @@ def test_the_bounds_hold_the_costs_that_were_made(running, overhead):
     for name, value in made.items():
         cause = found[name]
         assert cause.known == MODELLED
+        assert cause.value is not None
         assert cause.value.low - 1e-9 <= value <= cause.value.high + 1e-9, name
     if overhead == 0.8:
         assert "are neither model's" in found["overhead"].says
@@ -111,6 +112,7 @@ def test_advice_is_measured_modelled_or_none():
         in advise_server(seen, find_gain(seen, slow), None).says[0]
     )
     found = advise_server(seen, find_gain(seen), SERVER)
+    assert found.schedule is not None
     assert found.schedule[0][0] == 1
     assert found.schedule[-1][2] < 3
     assert np.diff([k for *_, k in found.schedule]).max(initial=-1) < 0
