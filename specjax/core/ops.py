@@ -381,6 +381,44 @@ def sink_attention(
     return attend_with_sinks(query, keys, values, mask, sinks.astype(jnp.float32))
 
 
+def _index_scores(
+    query: Float[Array, "B N H d"], keys: Float[Array, "B W d"], weights: Float[Array, "B N H"]
+) -> Float[Array, "B N W"]:
+    near = jnp.einsum("bnhd,bwd->bnhw", query, keys, preferred_element_type=jnp.float32)
+    return jnp.einsum("bnhw,bnh->bnw", jax.nn.relu(near), weights)
+
+
+def _index_scores_by_head(
+    query: Float[Array, "B N H d"], keys: Float[Array, "B W d"], weights: Float[Array, "B N H"]
+) -> Float[Array, "B N W"]:
+    """One head after the other: together their products are as large as H masks."""
+
+    def add(total, head):
+        one, weight = head
+        return total + jax.nn.relu(kernels.linear(one, keys)) * weight[:, :, None], None
+
+    empty = jnp.zeros((*query.shape[:2], keys.shape[1]), jnp.float32)
+    return jax.lax.scan(add, empty, (query.transpose(2, 0, 1, 3), weights.transpose(2, 0, 1)))[0]
+
+
+score_positions = two_forms("score_positions", _index_scores, _index_scores_by_head)
+
+
+@jax.jit
+def index_scores(
+    query: Float[Array, "B N H d"],
+    keys: Shaped[Array, "B 1 W d"],
+    weights: Float[Array, "B N H"],
+) -> Float[Array, "B N W"]:
+    """Return how much each node is to attend to each of the first W cache slots.
+
+    That is sum_h w_h relu(q_h . k), in float32 (DeepSeek-V3.2's lightning indexer,
+    arXiv:2512.02556).
+    """
+    keys = (from_bits(keys) if keys.dtype == BITS else keys)[:, 0]
+    return score_positions(query.astype(jnp.float32), keys, weights.astype(jnp.float32))
+
+
 def _ring_attention(
     query: Float[Array, "B N H d"],
     keys: Shaped[Array, "B KH R d"],

@@ -56,7 +56,8 @@ class Sampling(NamedTuple):
 class Slots(NamedTuple):
     """A layer's keys and values of all positions: position p is in slot p.
 
-    Latent attention (``models.latent``) reads its values from its keys: that leaf has e = 0.
+    Latent attention (``models.latent``) reads its values from its keys: that leaf holds the keys of
+    its indexer, or has e = 0.
     """
 
     keys: Shaped[Array, "B H T d"]  # floats, or bfloat16's bits (``ops.BITS``)

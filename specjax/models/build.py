@@ -108,7 +108,8 @@ def cache_of(
     latent = config.latent
     head_dims = (config.head_dim, config.head_dim)
     if latent is not None:
-        head_dims = (latent.kv_lora_rank + latent.qk_rope_head_dim, 0)
+        indexed = 0 if latent.indexer is None else latent.indexer.head_dim
+        head_dims = (latent.kv_lora_rank + latent.qk_rope_head_dim, indexed)
     facts = config.num_kv_heads, head_dims, config.cache_dtype or config.dtype
 
     def layer(kind: AttentionKind) -> Slots | Ring | Recurrent:

@@ -125,6 +125,19 @@ class AttentionKind:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Indexer:
+    """DeepSeek-V3.2's lightning indexer: it chooses the positions that a token attends to."""
+
+    num_heads: int
+    head_dim: int
+    top_k: int  # positions per token; a shorter text is seen whole
+
+    def __post_init__(self):
+        if min(vars(self).values()) < 1:
+            raise ValueError(f"sizes of an indexer must be at least 1, got {self}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Latent:
     """DeepSeek's multi-head latent attention: all keys and values come from one cached vector."""
 
@@ -133,10 +146,18 @@ class Latent:
     qk_nope_head_dim: int  # of a head's query and key: features without RoPE
     qk_rope_head_dim: int  # and with RoPE, shared by the keys of all heads
     v_head_dim: int
+    indexer: Indexer | None = None  # None: a token attends to all positions
 
     def __post_init__(self):
-        if any(value is not None and value < 1 for value in vars(self).values()):
+        sizes = (value for name, value in vars(self).items() if name != "indexer")
+        if any(value is not None and value < 1 for value in sizes):
             raise ValueError(f"sizes of latent attention must be at least 1, got {self}")
+        if self.indexer is None:
+            return
+        if self.q_lora_rank is None or self.indexer.head_dim < self.qk_rope_head_dim:
+            raise ValueError(
+                f"an indexer needs q_lora_rank and head_dim >= qk_rope_head_dim, got {self}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,9 @@ rotated key that all heads share. The cache holds these two, as the one key head
 
     q . (U z) = (U^T q) . z        sum_i p_i (W z_i) = W (sum_i p_i z_i),
 
-so that attention is one multi-query attention whose values are the first part of its keys; the
-cache's leaves for values are empty.
+so that attention is one multi-query attention whose values are the first part of its keys. The
+cache's leaves for values are empty, or hold the keys of an indexer (``models.indexer``), which
+chooses the positions that a token attends to.
 """
 
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 from specjax.core import ops
 from specjax.core.types import Ring, Slots
 from specjax.models.config import Latent, ModelConfig
+from specjax.models.indexer import LightningIndexer
 from specjax.models.modules import Linear, Norm
 from specjax.models.rope import Angles, softmax_scale, turn
 
@@ -52,12 +54,16 @@ class LatentAttention(nnx.Module):
         self.kv_a_layernorm = Norm(config, rank, EPSILON)
         self.kv_b_proj = linear(rank, heads * (facts.qk_nope_head_dim + facts.v_head_dim))
         self.o_proj = linear(heads * facts.v_head_dim, config.hidden_size)
+        self.indexer = LightningIndexer(config, size, rngs=rngs) if facts.indexer else None
 
-    def queries(self, x: Float[Array, "B N I"]) -> Float[Array, "B N Q"]:
-        """Return the queries of all heads, not rotated yet."""
+    def queries(
+        self, x: Float[Array, "B N I"]
+    ) -> tuple[Float[Array, "B N R"], Float[Array, "B N Q"]]:
+        """Return low-rank queries, or the input, and those of all heads, not rotated yet."""
         if self.facts.q_lora_rank is None:
-            return self.q_proj(x)
-        return self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x)))
+            return x, self.q_proj(x)
+        low = self.q_a_layernorm(self.q_a_proj(x))
+        return low, self.q_b_proj(low)
 
     def write(
         self,
@@ -73,7 +79,11 @@ class LatentAttention(nnx.Module):
         position = turn(self.rope, position[:, :, None], angles)
         latent = self.kv_a_layernorm(latent)[:, :, None]
         keys = jnp.concatenate([latent, position], axis=-1)
-        return cache._replace(keys=ops.write_kv(cache.keys, keys, slots)), x
+        cache = cache._replace(keys=ops.write_kv(cache.keys, keys, slots))
+        if self.indexer is not None:
+            indexed = ops.write_kv(cache.values, self.indexer.keys(x, angles), slots)
+            cache = cache._replace(values=indexed)
+        return cache, x
 
     def read(
         self,
@@ -88,7 +98,10 @@ class LatentAttention(nnx.Module):
         facts, (batch, nodes, _) = self.facts, x.shape
         rank, plain = facts.kv_lora_rank, facts.qk_nope_head_dim
         up = self.kv_b_proj.weight[...].reshape(-1, plain + facts.v_head_dim, rank)
-        query = self.queries(x).reshape(batch, nodes, up.shape[0], -1)
+        low, query = self.queries(x)
+        if self.indexer is not None:
+            mask = self.indexer.choose(x, low, angles, mask, cache.values[:, :, : mask.shape[2]])
+        query = query.reshape(batch, nodes, up.shape[0], -1)
         query, turned = jnp.split(query, [plain], axis=-1)
         query = ops.linear_each(query, up[:, :plain].transpose(0, 2, 1))
         query = jnp.concatenate([query, turn(self.rope, turned, angles)], axis=-1)

@@ -4,6 +4,7 @@ A setting that is ignored gives fluent, wrong text: all that change the logits a
 of ``ModelConfig``, or an error with the value and a remedy. Nothing is allocated here.
 """
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from specjax.models.config import (
     AttentionKind,
     Delta,
     Experts,
+    Indexer,
     Latent,
     LinearScaling,
     Llama3Scaling,
@@ -267,14 +269,7 @@ def _deepseek_facts(facts: Raw, own: Architecture, max_model_len: int | None) ->
 
 
 def _deepseek_v32_facts(facts: Raw, own: Architecture, max_model_len: int | None) -> Raw:
-    """Return the fields of DeepSeek-V3.2 where it attends to everything, as DeepSeek-V3 does.
-
-    Its attention sees the ``index_topk`` positions that an indexer chooses: all of a shorter text.
-    """
-    most = _number(facts, "index_topk")
-    if (max_model_len or _number(facts, "max_position_embeddings")) > most:
-        remedy = f"use max_model_len={most} or less: up to there all positions are chosen"
-        _refuse("index_topk", most, "sparse attention", remedy)
+    """Return the fields of DeepSeek-V3.2: those of V3, and the indexer of its sparse attention."""
     count, first = (_number(facts, key) for key in ("num_hidden_layers", "first_k_dense_replace"))
     for key, expected in (
         ("layer_types", ["indexed_attention"] * count),
@@ -282,7 +277,13 @@ def _deepseek_v32_facts(facts: Raw, own: Architecture, max_model_len: int | None
     ):
         if facts.get(key) not in (None, expected):
             _refuse(key, facts[key], f"not {expected}", PLAIN)
-    return _deepseek_facts(facts | {"layer_types": None}, own, max_model_len)
+    found = _deepseek_facts(facts | {"layer_types": None}, own, max_model_len)
+    indexer = Indexer(
+        num_heads=_number(facts, "index_n_heads"),
+        head_dim=_number(facts, "index_head_dim"),
+        top_k=_number(facts, "index_topk"),
+    )
+    return found | {"latent": dataclasses.replace(found["latent"], indexer=indexer)}
 
 
 def _opt_facts(facts: Raw, own: Architecture, max_model_len: int | None) -> Raw:

@@ -397,7 +397,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "DeepseekV32ForCausalLM": Architecture(
         DEEPSEEK_V32,
         "deepseek_v32",
-        "DeepSeek-V3.2, its MTP layer; up to `max_model_len` 2048, where attention is not sparse",
+        "DeepSeek-V3.2 and V3.2-Exp; as V3, with sparse attention by a lightning indexer",
         rope={"paired": True},
         experts=SIGMOID_KEYS,
         router=SIGMOID,

@@ -32,6 +32,10 @@ LLAMA: Table = {  # and its descendants, which have some of these
     "layers.{}.self_attn.kv_a_proj_with_mqa": "model.layers.{}.self_attn.kv_a_proj_with_mqa",
     "layers.{}.self_attn.kv_a_layernorm": "model.layers.{}.self_attn.kv_a_layernorm",
     "layers.{}.self_attn.kv_b_proj": "model.layers.{}.self_attn.kv_b_proj",
+    **{
+        f"layers.{{}}.self_attn.indexer.{part}": f"model.layers.{{}}.self_attn.indexer.{part}"
+        for part in ("wq_b", "wk", "k_norm", "weights_proj")
+    },
     "layers.{}.post_attention_layernorm": "model.layers.{}.post_attention_layernorm",
     "layers.{}.mlp.gate_proj": "model.layers.{}.mlp.gate_proj",
     "layers.{}.mlp.up_proj": "model.layers.{}.mlp.up_proj",
@@ -137,12 +141,9 @@ FUSED: dict[str, tuple[Fused, ...]] = {  # by table
     ),
 }
 
-# DeepSeek-V3.2's choice of positions: ``hf_config`` loads it for texts of which all are chosen.
-INDEXER = re.compile(r"(model\.)?layers\.\d+\.self_attn\.indexer\..*")
 # Buffers that old exporters wrote beside the weights (they follow from the config), and MTP
 # layers, which ``weights.heads`` loads.
 IGNORED = (
-    INDEXER,
     re.compile(r"(model\.)?layers\.\d+\.self_attn\.rotary_emb\.inv_freq"),
     re.compile(r"(model\.)?rotary_emb\.inv_freq"),
     re.compile(r"model\.mtp_layers\.\d+\..*"),
@@ -322,8 +323,6 @@ def head_name(kind: str, num_layers: int, name: str) -> str | None:
 
     DeepSeek's MTP layer is stored as layer ``num_layers`` of the target.
     """
-    if INDEXER.fullmatch(name):
-        return None
     name = name.replace(f"model.layers.{num_layers}.", "model.mtp_layers.0.")
     for pattern, path in HEAD_NAMES[kind]:
         found = re.match(pattern, name)

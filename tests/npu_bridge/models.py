@@ -6,7 +6,15 @@ import jax
 import jax.numpy as jnp
 
 from specjax.models.build import init_params
-from specjax.models.config import AttentionKind, Experts, Llama3Scaling, ModelConfig, Rope
+from specjax.models.config import (
+    AttentionKind,
+    Experts,
+    Indexer,
+    Latent,
+    Llama3Scaling,
+    ModelConfig,
+    Rope,
+)
 
 BASE = ModelConfig(
     vocab_size=96, hidden_size=48, intermediate_size=80, num_layers=2, num_heads=4,
@@ -34,6 +42,13 @@ CONFIGS = {
         ),
     ),
     "geglu": dataclasses.replace(BASE, mlp="geglu", qk_norm=True, qk_norm_last=True),
+    "deepseek-v32": dataclasses.replace(
+        BASE, num_kv_heads=1, rope=Rope(paired=True),
+        latent=Latent(
+            kv_lora_rank=24, q_lora_rank=20, qk_nope_head_dim=12, qk_rope_head_dim=16,
+            v_head_dim=10, indexer=Indexer(num_heads=16, head_dim=24, top_k=12),
+        ),
+    ),
     "opt": dataclasses.replace(
         BASE, norm="layer", positions="learned", position_offset=2, mlp="relu", qkv_bias=True,
         output_bias=True, mlp_bias=True, num_kv_heads=4, tie_word_embeddings=True,

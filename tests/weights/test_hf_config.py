@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import transformers
 
-from specjax.models.config import Llama3Scaling, Rope
+from specjax.models.config import Indexer, Llama3Scaling, Rope
 from specjax.weights.hf_config import architectures_table, parse_config, read_config
 from tests.weights import tiny
 
@@ -255,15 +255,21 @@ def test_deepseek_s_other_shapes_are_refused_by_name(facts, message):
         parse_config(of("DeepseekV3ForCausalLM") | facts)
 
 
-def test_deepseek_v32_is_v3_where_all_positions_are_chosen():
-    sizes, most = {"num_hidden_layers": 5, "max_position_embeddings": 163840}, 2048
+def test_deepseek_v32_is_v3_with_an_indexer():
+    sizes = {"num_hidden_layers": 5, "max_position_embeddings": 163840}
     raw = of("DeepseekV32ForCausalLM", **sizes)
-    with pytest.raises(ValueError, match=r"index_topk = 2048.*max_model_len=2048 or less"):
-        parse_config(raw)
-    v3 = of("DeepseekV3ForCausalLM", **sizes)
-    assert parse_config(raw, max_model_len=most) == parse_config(v3, max_model_len=most)
-    with pytest.raises(ValueError, match="mlp_layer_types"):
-        parse_config(raw | {"mlp_layer_types": ["sparse"] * 5}, max_model_len=most)
+    config, v3 = parse_config(raw), parse_config(of("DeepseekV3ForCausalLM", **sizes))
+    indexer = Indexer(num_heads=64, head_dim=128, top_k=2048)
+    assert config.latent == dataclasses.replace(v3.latent, indexer=indexer)
+    assert dataclasses.replace(config, latent=v3.latent) == v3
+    for wrong, message in (
+        ({"mlp_layer_types": ["sparse"] * 5}, "mlp_layer_types"),
+        ({"q_lora_rank": None}, "an indexer needs q_lora_rank"),
+        ({"index_head_dim": 32}, "head_dim >= qk_rope_head_dim"),
+        ({"index_topk": 0}, "sizes of an indexer must be at least 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            parse_config(raw | wrong)
 
 
 def test_deepseek_that_says_little_has_transformers_sizes():
@@ -335,7 +341,6 @@ UNREAD = {  # keys that a class reads only where another key says so, or not at 
     "_sliding_window_pattern": ("gemma3",),  # with layer_types
     "rope_parameters.short_factor": ("phi3",),  # texts are longer than the original length
     "head_dim": ("deepseek", "deepseek-yarn", "deepseek-v32"),
-    **dict.fromkeys(("index_topk", "index_n_heads", "index_head_dim"), ("deepseek-v32",)),  # of all
     "rms_norm_eps": ("opt", "opt-untied", "opt-unbiased"),
 }
 

@@ -175,6 +175,14 @@ def config_mutations(config):
             out[flag] = {flag: False}
     if not config.tie_word_embeddings:
         out["tie_word_embeddings"] = {"tie_word_embeddings": True}
+    latent = config.latent
+    if latent is not None and latent.indexer is not None:
+        for field in dataclasses.fields(latent.indexer):
+            half = {field.name: getattr(latent.indexer, field.name) // 2}
+            out |= nested(config, "latent", indexer=dataclasses.replace(latent.indexer, **half))
+        more = dataclasses.replace(latent.indexer, top_k=latent.indexer.top_k + 1)
+        out |= nested(config, "latent", indexer=more)
+        out |= nested(config, "latent", indexer=None)
     if config.experts is not None:
         facts = config.experts
         other = "softmax" if facts.scores == "sigmoid" else "sigmoid"

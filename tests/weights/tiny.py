@@ -199,7 +199,7 @@ VARIANTS = {
     ),
     "deepseek-v32": (
         "DeepseekV32ForCausalLM",
-        DEEPSEEK | {"index_topk": 64, "index_n_heads": 4, "index_head_dim": 16},
+        DEEPSEEK | {"index_topk": 12, "index_n_heads": 16, "index_head_dim": 16},
     ),
 }
 
