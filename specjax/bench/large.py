@@ -19,6 +19,7 @@ from specjax.bench.arms import Arm, Echo, Key, time_arms, total
 from specjax.bench.engines import OURS, open_arms
 from specjax.bench.report import Row, compare, machine_row, print_rows, write_rows
 from specjax.bench.shapes import num_bytes, write_random
+from specjax.oracle.environment import OracleFailure
 from specjax.weights.footprint import readable
 from specjax.weights.hf_config import parse_config
 
@@ -106,7 +107,6 @@ def bench_large(
 
     Raises:
         ValueError: a name is unknown, or the disk lacks room for a checkpoint.
-        OracleFailure: vLLM is installed and fails.
         WorkerFailure: an engine's process fails.
     """
     unknown = [name for name in only if name not in shapes]
@@ -165,10 +165,17 @@ def shape_rows(
 def run(
     key: Key, folder: Path, described: Mapping[str, Any], num_tokens: int, reps: int, echo: Echo
 ) -> list[tuple[Arm, float, int | None]]:
-    """Return an engine with its speed at batch 1 and its peak memory; nothing if not installed."""
+    """Return an engine with its speed at batch 1 and its peak memory.
+
+    Nothing if it is not installed, or if it is vLLM and fails: then the reason is printed.
+    """
     rng = np.random.default_rng(1)
     prompt = rng.integers(1, described["vocab_size"], NUM_PROMPT).tolist()
-    with ExitStack() as opened:
-        arms = open_arms(opened, [key], folder, folder, (1,), echo)
-        timed = time_arms(arms, [[prompt]], 1, num_tokens, reps, echo)
-        return [(arm, total(timed[arm.key]), timed[arm.key][-1].peak_bytes) for arm in arms]
+    try:
+        with ExitStack() as opened:
+            arms = open_arms(opened, [key], folder, folder, (1,), echo)
+            timed = time_arms(arms, [[prompt]], 1, num_tokens, reps, echo)
+            return [(arm, total(timed[arm.key]), timed[arm.key][-1].peak_bytes) for arm in arms]
+    except OracleFailure as error:
+        echo(f"{key[0]}, {key[1]}: left out; {error}")
+        return []

@@ -2,8 +2,10 @@
 
 import pytest
 
+from specjax.bench import large
 from specjax.bench.large import SHAPES, bench_large
 from specjax.bench.shapes import num_bytes
+from specjax.oracle.environment import OracleFailure
 from specjax.weights.hf_config import parse_config
 
 SMALL = {"vocab_size": 2100, "hidden_size": 32, "moe_intermediate_size": 16, "num_experts": 8}
@@ -29,6 +31,16 @@ def test_a_shape_loads_and_decodes_plainly_and_with_drafts(name, tmp_path, monke
         assert set(found) == {"tokens/s", "s", "MB"}
         assert min(found.values()) > 0
     assert not list((tmp_path / "specjax-bench").iterdir())
+
+
+def test_a_vllm_that_fails_is_left_out_with_its_reason(tmp_path, monkeypatch):
+    def fail(*args):
+        raise OracleFailure("not enough memory")
+
+    monkeypatch.setattr(large, "open_arms", fail)
+    said, key = [], ("vLLM", "plain")
+    assert large.run(key, tmp_path, {"vocab_size": 100}, 4, 1, said.append) == []
+    assert said == ["vLLM, plain: left out; not enough memory"]
 
 
 def test_an_unknown_shape_is_refused_before_any_work():
