@@ -17,8 +17,9 @@ from rich.console import Console
 
 from specjax.bench.arms import Arm, Echo, Key, time_arms, total
 from specjax.bench.engines import OURS, open_arms
-from specjax.bench.report import Row, compare, machine_row, print_rows, write_rows
+from specjax.bench.report import Row, compare, machine_row, print_rows, write_rows, write_section
 from specjax.bench.shapes import num_bytes, write_random
+from specjax.host.machine import stamp
 from specjax.oracle.environment import OracleFailure
 from specjax.weights.footprint import readable
 from specjax.weights.hf_config import parse_config
@@ -92,6 +93,7 @@ def bench_large(
     num_tokens: int = 32,
     reps: int = 3,
     arms: Sequence[Key] = ARMS,
+    readme: Path | None = None,
     console: Console | None = None,
 ) -> list[Row]:
     """Return rows of every engine and method on each shape, and print them.
@@ -103,6 +105,7 @@ def bench_large(
         num_tokens: per text.
         reps: repetitions, of which medians are reported.
         arms: engines with methods.
+        readme: a Markdown file, in whose section "large" to put the table.
         console: where to print.
 
     Raises:
@@ -120,9 +123,12 @@ def bench_large(
     rows = [machine_row()]
     for name in dict.fromkeys(only):
         rows += shape_rows(name, shapes[name], num_tokens, reps, arms, echo)
+        if json_file is not None:  # after each, for the next may not fit
+            write_rows(rows, json_file)
+        if readme is not None:
+            note = f"Batch 1, {NUM_PROMPT} tokens read and {num_tokens} written; drafts of n-grams."
+            write_section(rows, readme, "large", [note, "", f"Written by {stamp()}."])
     print_rows(rows, console)
-    if json_file is not None:
-        write_rows(rows, json_file)
     return rows
 
 

@@ -251,6 +251,9 @@ def large(
         typer.Option(help="Shape, 'qwen3-30b-a3b' or 'qwen3-next'; may be repeated. Else both."),
     ] = None,
     json_file: Json = None,
+    readme: Annotated[
+        Path | None, typer.Option(help="A Markdown file, whose section 'large' to rewrite.")
+    ] = None,
     reps: Reps = 3,
 ) -> None:
     """Load and run mixtures of experts cut to 4 layers, 6 and 14 GB, beside vLLM (an hour)."""
@@ -258,7 +261,24 @@ def large(
     from specjax.host.compile_cache import enable_compile_cache
 
     enable_compile_cache()
-    bench_large(json_file, only=only or tuple(SHAPES), reps=reps)
+    bench_large(json_file, only=only or tuple(SHAPES), reps=reps, readme=readme)
+
+
+@bench.command()
+@plainly
+def experts(
+    json_file: Json = None,
+    readme: Annotated[
+        Path | None, typer.Option(help="A Markdown file, whose section 'experts' to rewrite.")
+    ] = None,
+    reps: Reps = 15,
+) -> None:
+    """Time a mixture's layer by the number of experts that its tokens choose (half a minute)."""
+    from specjax.bench.experts import bench_experts
+    from specjax.host.compile_cache import enable_compile_cache
+
+    enable_compile_cache()
+    bench_experts(json_file, reps=reps, readme=readme)
 
 
 @bench.command("install-llama-cpp")

@@ -1,4 +1,4 @@
-"""Qwen3-Next's and Qwen3.5's MTP layer computes what transformers' own layers, put together, do."""
+"""A target's MTP layer computes what transformers' own layers, put together, do."""
 
 import inspect
 
@@ -17,7 +17,14 @@ from specjax.weights.load import load_params
 from tests.weights import tiny
 from tests.weights.test_parity import CLEARLY, TOLERANCE, error
 
-MODULES = ("fc", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm", "layers.0")
+MODULES = ("fc", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm", "layers.0")  # Qwen3-Next's
+AS_LAYER = {  # DeepSeek's and GLM's names, inside the layer behind the target's last
+    "fc": "eh_proj",
+    "pre_fc_norm_embedding": "enorm",
+    "pre_fc_norm_hidden": "hnorm",
+    "norm": "shared_head.norm",
+    "layers.0": "",
+}
 
 
 class Reference(torch.nn.Module):
@@ -27,15 +34,18 @@ class Reference(torch.nn.Module):
         super().__init__()
         config, source = model.config, inspect.getmodule(type(model))
         name = type(model).__name__.removesuffix("ForCausalLM")
+        self.first_masked = not name.startswith("Qwen")  # the embedding at position 0 is zeros
         norm, layer = (getattr(source, name + part) for part in ("RMSNorm", "DecoderLayer"))
-        attends = config.layer_types.index("full_attention")
+        attends = config.num_hidden_layers - 1
+        if not self.first_masked:
+            attends = config.layer_types.index("full_attention")
         self.pre_fc_norm_embedding, self.pre_fc_norm_hidden, self.norm = (
             norm(config.hidden_size, eps=config.rms_norm_eps) for _ in range(3)
         )
         self.fc = torch.nn.Linear(2 * config.hidden_size, config.hidden_size, bias=False)
         self.layers = torch.nn.ModuleList([layer(config, attends)])
         draw = torch.Generator().manual_seed(2)
-        for value in self.parameters():
+        for value in [*self.parameters(), *self.buffers()]:
             scale = 0.5 if value.ndim == 1 else 1.5 * value.shape[1] ** -0.5
             value.data = torch.randn(value.shape, generator=draw) * scale
 
@@ -44,6 +54,8 @@ class Reference(torch.nn.Module):
         """Read the pairs of each hidden state and the token after it."""
         hidden = model.model(tokens).last_hidden_state[:, :-1]
         embedding = model.get_input_embeddings()(tokens[:, 1:])
+        if self.first_masked:
+            embedding[:, 0] = 0
         pair = self.pre_fc_norm_embedding(embedding), self.pre_fc_norm_hidden(hidden)
         x = self.fc(torch.cat(pair, dim=-1))
         count = x.shape[1]
@@ -74,10 +86,22 @@ def write_tensors(folder, tensors):
     save_file(load_file(path) | tensors, path, metadata={"format": "pt"})
 
 
+def stored_name(model, layer, name):
+    """Return the name of one of an MTP layer's tensors in a published checkpoint."""
+    if not layer.first_masked:
+        return f"mtp.{name}"
+    part = next(part for part in MODULES if name.startswith(f"{part}."))
+    inside = AS_LAYER[part] and f"{AS_LAYER[part]}."
+    return f"model.layers.{model.config.num_hidden_layers}.{inside}{name.removeprefix(part + '.')}"
+
+
 def add_layer(folder, model, *, stacked=True):
     """Add an MTP layer to a checkpoint; return it and its tensors as they are stored."""
     layer = Reference(model)
-    own = {f"mtp.{name}": value.contiguous() for name, value in layer.state_dict().items()}
+    own = {
+        stored_name(model, layer, name): value.contiguous()
+        for name, value in layer.state_dict().items()
+    }
     for name, value in list(own.items()):
         if stacked or value.ndim < 3:
             continue
@@ -90,15 +114,18 @@ def add_layer(folder, model, *, stacked=True):
     return layer, own
 
 
-@pytest.mark.parametrize("variant", ["qwen3-next", "qwen3-5", "qwen3-5-moe"])
+@pytest.mark.parametrize(
+    "variant", ["qwen3-next", "qwen3-5", "qwen3-5-moe", "glm4-moe", "deepseek", "deepseek-v32"]
+)
 def test_logits_are_those_of_transformers_layers(variant, tmp_path):
     model, _ = tiny.reference(variant)
     folder = tiny.save(model, tmp_path)
-    layer, own = add_layer(folder, model, stacked=variant != "qwen3-next")
+    tiny.edit_config(folder, num_nextn_predict_layers=1)
+    layer, own = add_layer(folder, model, stacked=variant.startswith("qwen3-5"))
     expected, hidden = layer.logits(model, torch.from_numpy(tiny.tokens()).long())
     assert error(our_logits(folder, hidden), expected) < TOLERANCE
     for name in MODULES:  # each part of it matters
-        stem = f"mtp.{name}."
+        stem = stored_name(model, layer, f"{name}.")
         one = next(key for key in own if key.startswith(stem) and "experts" not in key)
         write_tensors(folder, {one: own[one].roll(1, 0)})
         assert error(our_logits(folder, hidden), expected) > CLEARLY, one
