@@ -419,7 +419,7 @@ def depths(
         Path | None, typer.Option(help="A Markdown file: rewrite its section 'depths'.")
     ] = None,
 ) -> None:
-    """Record vLLM's server at every K, light and heavy load, as explain reads it (half an hour)."""
+    """Record vLLM's server at every K, light and heavy load, as explain reads it (15 minutes)."""
     try:
         from specjax.bench import depths_replay as case
     except ModuleNotFoundError as error:
