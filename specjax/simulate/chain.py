@@ -3,7 +3,7 @@
 The target is a first-order Markov chain and the draft model another one of a given correlation;
 ``decode.step`` drafts, verifies and commits, as in the engine. The counts can be compared with
 exact sums (``exact_tokens_per_step``), and with rounds drawn from their law (``chain_law``), which
-takes a hundredth of the time.
+are drawn some forty times as fast.
 """
 
 import functools
@@ -98,7 +98,7 @@ def chain(
     ``Sampling.max_draft``, which marks deeper nodes not ``valid``; K = 0 is plain decoding. Equal
     seeds share their noise (common random numbers).
     ``method``: "probabilistic" (rejection sampling), "coupled" or "greedy" (walk).
-    ``by``: "step" runs the shipped round; "law" draws rounds of the same law, a hundred times as
+    ``by``: "step" runs the shipped round; "law" draws rounds of the same law, some forty times as
     fast, to simulate much rather than to test the round.
     ``num_speculative_tokens`` [D] and ``temperatures`` [T] may be single numbers: axes of size 1.
     Raises ValueError for a negative temperature or K, no K above 0, or another method or ``by``.

@@ -89,6 +89,13 @@ HARDWARE = {
     "910C": Hardware(
         "Ascend 910C", 3.2e12, 780e12, "assumed: press figures, dense bf16, two dies", 128e9
     ),
+    "Xeon-2": Hardware(
+        "2 cores of an Intel Xeon with AMX",
+        29.2e9,
+        1376e9,
+        "measured: specjax bench hardware, bf16, commit 2380635, 2026-11-25",
+        25e9,
+    ),
 }
 
 
