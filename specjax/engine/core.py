@@ -58,6 +58,7 @@ from specjax.host.group import check_same
 from specjax.host.threads import bind_threads
 from specjax.models.config import ModelConfig
 from specjax.weights.fingerprint import fingerprint
+from specjax.weights.load import check_depth
 from specjax.weights.quantization import read_scheme
 
 ROUNDS_PER_STOP_CHECK = 8  # stop strings are found on the host: more rounds may be wasted
@@ -275,6 +276,8 @@ def build_core(args: EngineArgs) -> EngineCore:
     eos_ids = (*target.tokenizer.eos_ids, *generation_config.get("eos_token_id", ()))
     eos_ids = tuple(dict.fromkeys(eos_ids))
     check_eos(eos_ids, target)
+    for one in (target, *models_of(draft)):
+        check_depth(one.folder, one.config)
     engine = build_engine(target, draft, config)
     schedule = build_schedule(engine, draft, config)
     adaptive = build_adaptive(engine, draft, config, args.max_num_seqs)

@@ -2,6 +2,8 @@
 
 import json
 import os
+import pickle
+import re
 import shutil
 import tempfile
 import zipfile
@@ -121,6 +123,13 @@ def _loader() -> Callable[[Path], dict[str, Any]]:
         try:  # files older than torch 1.6 are no zip and cannot be mapped
             mapped = zipfile.is_zipfile(file)
             state = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
+        except pickle.UnpicklingError as error:  # torch's own text advises to read it all the same
+            asked = re.search(r"GLOBAL (\S+)", str(error))
+            reason = "unpickling fails" if asked is None else f"it would run {asked[1]}"
+            raise ValueError(
+                f"{file} is damaged, or holds more than tensors: {reason}; ask its author for "
+                "safetensors"
+            ) from None
         except Exception as error:  # torch raises half a dozen kinds
             reason = str(error).splitlines()[0] if str(error) else repr(error)
             message = f"{file} is damaged, or holds more than tensors: {reason}"

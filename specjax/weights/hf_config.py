@@ -148,7 +148,7 @@ def _renamed(raw: Mapping[str, Any], aliases: Mapping[str, str]) -> Raw:
     found: Raw = {}
     for key, value in raw.items():
         name = aliases.get(key, key)
-        if found.setdefault(name, value) != value:
+        if found.setdefault(name, value) is not value and found[name] != value:  # NaN != NaN
             raise ValueError(f"config.json: {key} = {value!r}, but {name} = {found[name]!r}")
     return found
 

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from specjax.weights.reader import PIECE, Part, open_source, read_tensor
 from specjax.weights.safetensors_file import STORED, Entry, read_header
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+LAYER = re.compile(r"\.layers\.(\d+)\.")  # in a tensor's name
 LISTED = 5  # names shown per complaint
 
 
@@ -105,6 +107,20 @@ def check_headers(
     }
     check_tensors(folder, sources, expected)
     return sources, wanted
+
+
+def check_depth(folder: str | Path, config: ModelConfig) -> None:
+    """Raise ValueError if no tensor belongs to the last of the layers that config.json declares.
+
+    To be called before anything is made for each of them: a million layers take an hour.
+    """
+    names = find_tensors(Path(folder), functools.partial(decoder_name, config=config))
+    found = [int(match[1]) for match in map(LAYER.search, names) if match]
+    if config.num_layers > (stored := max(found, default=-1) + 1):
+        raise ValueError(
+            f"{folder}: config.json declares {config.num_layers} layers, its weights end after "
+            f"{stored}"
+        )
 
 
 def find_tensors(folder: Path, rename: Callable[[str], str | None]) -> dict[str, Source]:
@@ -213,7 +229,7 @@ def read_index(file: Path) -> dict[str, str]:
     try:
         placed = json.loads(file.read_text(encoding="utf-8"))["weight_map"]
         shards = set(placed.values())
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{file} is not a checkpoint index: {error!r}") from None
     for shard in shards:
         plain = isinstance(shard, str) and shard not in ("", ".", "..")

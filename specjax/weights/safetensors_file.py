@@ -61,7 +61,7 @@ def read_header(file: Path) -> dict[str, Entry]:
         header = json.loads(text, object_pairs_hook=_no_repeats)
         header.pop("__metadata__", None)
         entries = {name: _entry(file, 8 + length, fields) for name, fields in header.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{file} has a damaged safetensors header: {error}") from None
     end = 8 + length
     for name, entry in sorted(entries.items(), key=lambda item: item[1].start):

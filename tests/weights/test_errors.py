@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from specjax import LLM, bundled
 from specjax.weights import load
 from specjax.weights.hf_config import read_config
 from tests.weights import tiny
@@ -142,6 +143,15 @@ def test_a_git_lfs_pointer_is_an_error(folder):
     refuse(folder, "git-lfs pointer")
 
 
+def test_layers_that_are_declared_and_not_stored_are_refused_at_once(tmp_path):
+    folder = shutil.copytree(bundled.resolve("bundled"), tmp_path / "deep")
+    config = json.loads((folder / "config.json").read_text()) | {"num_hidden_layers": 10**6}
+    config.pop("layer_types", None)
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="declares 1000000 layers, its weights end after 8"):
+        LLM(folder)
+
+
 @pytest.mark.parametrize(
     ("header", "message"),
     [
@@ -156,6 +166,7 @@ def test_a_git_lfs_pointer_is_an_error(folder):
             ' "a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}',
             "a appears twice",
         ),
+        ("[" * 200_000, "damaged safetensors header"),
     ],
 )
 def test_a_damaged_header_is_an_error(folder, header, message):
@@ -191,7 +202,9 @@ def test_an_index_cannot_leave_its_folder(shards, shard):
     refuse(shards, "names a shard outside its folder")
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"weight_map": []}', '{"weight_map": {}}'])
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", '{"weight_map": []}', '{"weight_map": {}}', "[" * 200_000]
+)
 def test_a_damaged_index_is_an_error(shards, text):
     (shards / "model.safetensors.index.json").write_text(text)
     refuse(shards, r"index\.json (is not a checkpoint index|names no shards)")

@@ -199,6 +199,7 @@ def test_mistral_that_says_nothing_has_transformers_window():
         ({"hidden_size": None}, "lacks hidden_size"),
         ({"hidden_size": "32"}, "hidden_size must be a number, got '32'"),
         ({"rms_norm_eps": float("inf")}, "rms_norm_eps must be finite, got inf"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps must be finite, got nan"),
         ({"rms_norm_eps": -1e-6}, "rms_norm_eps must not be negative"),
         ({"rope_theta": float("inf")}, "rope_theta must be finite, got inf"),
         ({"rope_theta": 0.0}, "RoPE needs theta > 0"),
