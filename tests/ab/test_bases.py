@@ -71,17 +71,17 @@ def recorded():
 def test_gains_within_and_across_engines_stand_side_by_side(recorded):
     shown = {(one.measures.concurrency, one.measures.arm): one for one in rows(recorded)}
     assert len(shown) == 24
-    one = shown[1, "specjax draft_model"]
+    one = shown[4, "specjax draft_model"]
     assert one.own.base.arm == "specjax"
-    assert one.own.tpot_gain.estimate == pytest.approx(0.83, abs=0.005)  # a loss ...
+    assert one.own.tpot_gain.low < 1 < one.own.tpot_gain.high  # perhaps no gain at all ...
     assert one.first.base.arm == "vLLM"
-    assert one.first.tpot_gain.estimate > 3  # ... that the gain over another engine hides
-    plain = shown[1, "specjax"]
+    assert one.first.tpot_gain.estimate > 3  # ... which that over another engine hides
+    plain = shown[4, "specjax"]
     product = plain.own.tpot_gain.estimate * one.own.tpot_gain.estimate
     assert product == pytest.approx(one.first.tpot_gain.estimate)
     assert shown[1, "vLLM ngram"].first is None
     text = "\n".join(markdown(recorded))
-    (line,) = [one for one in text.splitlines() if one.startswith("| 1 | specjax draft_model ")]
+    (line,) = [one for one in text.splitlines() if one.startswith("| 4 | specjax draft_model ")]
     assert percent(one.own.tpot_gain) in line
     assert percent(one.first.tpot_gain) in line
     assert "| base | TPOT gain | TPS gain | TPOT gain over vLLM | TPS gain over vLLM |" in text
