@@ -17,7 +17,6 @@ from rich.console import Console
 
 from specjax.bench.report import Row, compare, machine_row, print_rows, write_rows, write_section
 from specjax.core import ops
-from specjax.host.machine import stamp
 from specjax.measure.turns import median_in_turns
 from specjax.theory.moe import moe_active_experts
 
@@ -71,7 +70,7 @@ def bench_experts(
     if json_file is not None:
         write_rows(rows, json_file)
     if readme is not None:
-        write_section(rows, readme, "experts", [NOTE, "", f"Written by {stamp()}."])
+        write_section(rows, readme, "experts", [NOTE])
     return rows
 
 

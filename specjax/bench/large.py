@@ -19,7 +19,6 @@ from specjax.bench.arms import Arm, Echo, Key, time_arms, total
 from specjax.bench.engines import OURS, open_arms
 from specjax.bench.report import Row, compare, machine_row, print_rows, write_rows, write_section
 from specjax.bench.shapes import num_bytes, write_random
-from specjax.host.machine import stamp
 from specjax.oracle.environment import OracleFailure
 from specjax.weights.footprint import readable
 from specjax.weights.hf_config import parse_config
@@ -127,7 +126,7 @@ def bench_large(
             write_rows(rows, json_file)
         if readme is not None:
             note = f"Batch 1, {NUM_PROMPT} tokens read and {num_tokens} written; drafts of n-grams."
-            write_section(rows, readme, "large", [note, "", f"Written by {stamp()}."])
+            write_section(rows, readme, "large", [note])
     print_rows(rows, console)
     return rows
 
