@@ -1,10 +1,12 @@
 """``specjax bench adaptive``: adaptive K beside drafting always and never, while the load changes.
 
-Each service goes through the same phases, each with a number of clients that send one request after
-the other. The goal of every phase is a share of the better of on and off.
+The services go through the same phases, each with a number of clients that send one request after
+the other, and take turns phase by phase. Every phase has as many requests, so that each lasts some
+seconds. The goal of a phase is a share of the better of on and off.
 """
 
 import asyncio
+import json
 import statistics
 import time
 from collections.abc import Sequence
@@ -15,16 +17,21 @@ from typing import Any
 from rich.console import Console
 
 from specjax.bench.prompts import Prompt, fitting
-from specjax.bench.report import Row, compare, machine_row, print_rows, write_rows
+from specjax.bench.report import Row, compare, machine_row, print_rows, write_rows, write_section
 from specjax.engine.llm import LLM
 from specjax.engine.options.sampling_params import SamplingParams
 from specjax.engine.service import Service
+from specjax.host.markdown import around_section, picture
 from specjax.measure.load import closed_loop
 from specjax.measure.turns import take_turns
+from specjax.viz.figure import check_picture, save_figure
+from specjax.viz.phases import phases as draw_phases
 
-PHASES = (1, 8, 2, 16, 4, 32, 1)  # clients
+ARMS = ("off", "on", "adaptive")
+PHASES = (1, 8, 32, 4, 16, 1)  # clients
 NUM_TOKENS = 64  # of a completion
 GOAL = 0.97
+SECTION = "adaptive"
 
 
 def bench_adaptive(
@@ -33,8 +40,11 @@ def bench_adaptive(
     json_file: Path | None,
     *,
     phases: Sequence[int] = PHASES,
-    requests_per_client: int = 8,
+    requests: int = 96,
     reps: int = 3,
+    max_model_len: int = 256,
+    readme: Path | None = None,
+    image: Path | None = None,
     console: Console | None = None,
 ) -> list[Row]:
     """Return, print and write the tokens per second of every phase, and of all together.
@@ -44,67 +54,87 @@ def bench_adaptive(
         speculative_config: with ``adaptive``; "on" is the same without it.
         json_file: where to write the rows.
         phases: the numbers of clients, one after the other.
-        requests_per_client: in each phase.
-        reps: how often each service goes through the phases, in turns; medians are reported.
+        requests: of each phase, by all clients together.
+        reps: how often each service goes through the phases; medians are reported.
+        max_model_len: prompt and output together; longer prompts are left out.
+        readme: a Markdown file, in whose section "adaptive" to put the table and the picture.
+        image: where to draw the phases.
         console: where to print.
 
     Raises:
-        ValueError: a bad model or config, or one without ``adaptive``.
+        ValueError: a bad model or config, one without ``adaptive``, or fewer requests than clients.
     """
     if speculative_config.get("adaptive") is None:
         raise ValueError(
             "bench adaptive compares adaptive K with a fixed one: add "
             '"adaptive": "throughput_aware" to the speculative_config.'
         )
-    configs = {
-        "off": None,
-        "on": {key: one for key, one in speculative_config.items() if key != "adaptive"},
-        "adaptive": speculative_config,
-    }
+    if requests < max(phases):
+        raise ValueError(f"{requests} requests do not occupy {max(phases)} clients.")
+    if readme is not None:
+        around_section(readme, SECTION)
+    if image is not None:
+        check_picture(image)
+    fixed = {key: one for key, one in speculative_config.items() if key != "adaptive"}
+    configs = dict(zip(ARMS, (None, fixed, speculative_config), strict=True))
     services = {}
     for name, config in configs.items():
-        llm = LLM(model, speculative_config=config, max_num_seqs=max(phases))
+        llm = LLM(
+            model,
+            speculative_config=config,
+            max_num_seqs=max(phases),
+            max_model_len=max_model_len,
+        )
         services[name] = Service(llm.core, max_waiting=1)
         services[name].warm_up()
-    chosen = fitting(llm, NUM_TOKENS)
-    run = partial(run_phases, prompts=chosen, phases=phases, requests=requests_per_client)
+    prompts = fitting(llm, NUM_TOKENS)
     try:
-        calls = [partial(run, service) for service in services.values()]
-        found = dict(zip(services, take_turns(calls, reps, warm_up=1), strict=True))
+        calls = [
+            partial(run_phase, service, prompts, clients, requests)
+            for clients in phases
+            for service in services.values()
+        ]
+        found = take_turns(calls, reps, warm_up=1)
     finally:
         for service in services.values():
             service.close(drain=False)
     rows = [machine_row()]
-    counts = [clients * requests_per_client * NUM_TOKENS for clients in phases]
-    for i, clients in enumerate(phases):
-        rates = {
-            name: counts[i] / statistics.median(one[i] for one in own)
-            for name, own in found.items()
-        }
-        rows += compared(f"phase {i + 1}, {clients} clients", rates)
-    totals = {
-        name: sum(counts) / statistics.median(sum(one) for one in own)
-        for name, own in found.items()
-    }
-    rows += compared("all phases", totals)
+    number, size = requests * NUM_TOKENS, len(ARMS)
+    by_phase = [found[i * size : (i + 1) * size] for i in range(len(phases))]
+    rates = [[number / statistics.median(own) for own in one] for one in by_phase]
+    for i, (clients, one) in enumerate(zip(phases, rates, strict=True)):
+        rows += compared(f"phase {i + 1}, {clients} clients", one)
+    seconds = [sum(statistics.median(one[arm]) for one in by_phase) for arm in range(size)]
+    rows += compared("all phases", [number * len(phases) / one for one in seconds])
     print_rows(rows, console or Console(highlight=False))
     if json_file is not None:
         write_rows(rows, json_file)
+    if image is not None:
+        lines = {name: [one[arm] for one in rates] for arm, name in enumerate(ARMS)}
+        save_figure(draw_phases(phases, lines)[1], image)
+    if readme is not None:
+        notes = [
+            f"`{json.dumps(speculative_config)}`; {requests} requests of {NUM_TOKENS} new tokens "
+            f"in each phase, greedy; medians of {reps} turns.",
+            *picture("tokens per second of each phase", image, readme),
+        ]
+        write_section(rows, readme, SECTION, notes)
     return rows
 
 
-def compared(name: str, rates: dict[str, float]) -> list[Row]:
+def compared(name: str, rates: Sequence[float]) -> list[Row]:
     """Return the rows of a phase: tokens per second off, on, and adaptive beside the better."""
-    rows = [Row(name=f"{name}: {arm}", value=rates[arm], unit="tokens/s") for arm in ("off", "on")]
-    better = max(("off", "on"), key=lambda arm: rates[arm])
-    told = f"{name}: adaptive", rates["adaptive"], "tokens/s"
-    return [*rows, compare(*told, rates[better], better, at_least=GOAL)]
+    rows = [
+        Row(name=f"{name}: {arm}", value=rate, unit="tokens/s")
+        for arm, rate in zip(ARMS[:2], rates[:2], strict=True)
+    ]
+    peer = max(rates[:2])
+    told = f"{name}: adaptive", rates[2], "tokens/s"
+    return [*rows, compare(*told, peer, ARMS[rates.index(peer)], at_least=GOAL)]
 
 
-def run_phases(
-    service: Service, prompts: Sequence[Prompt], phases: Sequence[int], requests: int
-) -> list[float]:
-    """Return the seconds that each phase took."""
+def run_phase(service: Service, prompts: Sequence[Prompt], clients: int, requests: int) -> float:
+    """Return the seconds that a number of clients needed for all requests."""
 
     async def send(item: tuple[int, Prompt]) -> None:
         seed, prompt = item
@@ -113,13 +143,7 @@ def run_phases(
         async for _ in stream:
             pass
 
-    async def run() -> list[float]:
-        seconds = []
-        for clients in phases:
-            items = [(i, prompts[i % len(prompts)]) for i in range(clients * requests)]
-            start = time.perf_counter()
-            await closed_loop(send, items, clients)
-            seconds.append(time.perf_counter() - start)
-        return seconds
-
-    return asyncio.run(run())
+    items = [(i, prompts[i % len(prompts)]) for i in range(requests)]
+    start = time.perf_counter()
+    asyncio.run(closed_loop(send, items, clients))
+    return time.perf_counter() - start

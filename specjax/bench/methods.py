@@ -27,13 +27,16 @@ from specjax.engine.llm import LLM
 from specjax.engine.options.sampling_params import SamplingParams
 from specjax.engine.outputs import RequestOutput
 from specjax.host.files import write_json
-from specjax.host.markdown import around_section, replace_section, table
+from specjax.host.markdown import around_section, picture, replace_section, table
 from specjax.measure.turns import take_turns
+from specjax.train.alike import describe, read_curves
+from specjax.viz.figure import save_figure
+from specjax.viz.learning_curves import learning_curves
 
 Halves = tuple[Sequence[list[int]], Sequence[list[int]]]  # prompts known, prompts judged
 
 PLAIN = "plain"
-SECTION = "methods"  # of a README
+SECTION, ALIKE = "methods", "methods-alike"  # of a README: heads that ship, and heads given
 WIDTH = 150  # characters of the table, where there is no terminal
 METHODS: dict[str, dict[str, Any] | None] = {
     PLAIN: None,
@@ -72,22 +75,30 @@ def bench_methods(
     reps: int = 5,
     readme: Path | None = None,
     heads: Path | None = None,
+    image: Path | None = None,
     console: Console | None = None,
 ) -> list[dict[str, Any]]:
     """Return, print and write the rows of the benchmark.
 
-    ``readme`` is a Markdown file in whose section ``SECTION`` to put them, ``heads`` a folder of
-    ``specjax train heads``, whose heads take the place of those that ship. Raises ValueError for
-    an unknown method or if too few completions are worth measuring on.
+    ``readme`` is a Markdown file in whose section "methods" to put them. ``heads`` is a folder of
+    ``specjax train heads``, whose heads take the place of those that ship; their section is
+    "methods-alike", and says how they were trained, with their learning curves in ``image``.
+    Raises ValueError for an unknown method, for heads that were not trained alike, an image
+    without heads, or if too few completions are worth measuring on.
     """
-    methods = METHODS
+    methods, section, notes = METHODS, SECTION, []
+    if image is not None and heads is None:
+        raise ValueError("the image shows the learning curves of heads: name their folder")
     if heads is not None:
         kept = {name: own for name, own in METHODS.items() if name not in LEARNED}
-        methods = {**kept, **trained_alike(heads)}
+        methods, section = {**kept, **trained_alike(heads)}, ALIKE
+        notes = ["", describe(heads)]
+        if image is not None:
+            save_figure(learning_curves(read_curves(heads))[1][0], image)
     names = tuple(methods) if names is None else names
     console = console or Console(highlight=False)
     if readme is not None:
-        around_section(readme, SECTION)
+        around_section(readme, section)
     unknown = [name for name in names if name not in methods]
     if unknown:
         raise ValueError(f"unknown method {unknown[0]!r}: use some of {', '.join(methods)}")
@@ -116,11 +127,14 @@ def bench_methods(
         write_json(json_file, rows)
         console.print(f"wrote {json_file}", soft_wrap=True, markup=False)
     if readme is not None:
+        if image is not None:
+            notes += picture("held-out acceptance while the heads are trained", image, readme)
         measured = (
             f"{'; '.join(on)}; {num_tokens} new tokens each, float32, {num_cores()} threads, "
             f"medians of {reps} interleaved runs; reading the prompt is part of the speedup."
         )
-        replace_section(readme, SECTION, [*table(HEADINGS, map(cells, rows)), "", measured])
+        lines = [*table(HEADINGS, map(cells, rows)), "", measured, *notes]
+        replace_section(readme, section, lines)
     return rows
 
 

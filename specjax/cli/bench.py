@@ -156,12 +156,17 @@ def adaptive(
     ] = '{"method": "ngram", "num_speculative_tokens": 3, "adaptive": "throughput_aware"}',
     phases: Annotated[
         str, typer.Option(help="The numbers of clients, one phase after the other.")
-    ] = "1,8,2,16,4,32,1",
-    requests: Annotated[int, typer.Option(min=1, help="Requests per client and phase.")] = 8,
+    ] = "1,8,32,4,16,1",
+    requests: Annotated[int, typer.Option(min=1, help="Of each phase, by all clients.")] = 96,
     json_file: Json = None,
     reps: Reps = 3,
+    max_model_len: Annotated[int, typer.Option(help="Prompt and output together.")] = 256,
+    readme: Annotated[
+        Path | None, typer.Option(help="A Markdown file: rewrite its section 'adaptive'.")
+    ] = None,
+    image: Annotated[Path | None, typer.Option(help="Draw the phases into this file.")] = None,
 ) -> None:
-    """Adaptive K beside drafting always and never, while the load changes (half an hour)."""
+    """Adaptive K beside drafting always and never, while the load changes (a quarter hour)."""
     from specjax.bench.adaptive import bench_adaptive
     from specjax.cli.complete import parse_config
     from specjax.host.compile_cache import enable_compile_cache
@@ -172,7 +177,15 @@ def adaptive(
         raise ValueError(f"--phases needs numbers of clients such as 1,8,2, got {phases!r}.")
     config = dict(parse_config(speculative_config) or {})
     bench_adaptive(
-        model, config, json_file, phases=numbers, requests_per_client=requests, reps=reps
+        model,
+        config,
+        json_file,
+        phases=numbers,
+        requests=requests,
+        reps=reps,
+        max_model_len=max_model_len,
+        readme=readme,
+        image=image,
     )
 
 
@@ -322,10 +335,14 @@ def methods(
     json_file: Json = None,
     reps: Reps = 5,
     readme: Annotated[
-        Path | None, typer.Option(help="A Markdown file: rewrite its section 'methods'.")
+        Path | None,
+        typer.Option(help="A Markdown file: rewrite its section 'methods', or 'methods-alike'."),
     ] = None,
     heads: Annotated[
         Path | None, typer.Option(help="Folder of `specjax train heads`, for those that ship.")
+    ] = None,
+    image: Annotated[
+        Path | None, typer.Option(help="With --heads: draw their learning curves into this file.")
     ] = None,
 ) -> None:
     """Time every method, with its acceptance by position and what theory foretells (minutes)."""
@@ -341,6 +358,7 @@ def methods(
         reps=reps,
         readme=readme,
         heads=heads,
+        image=image,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from specjax.host.files import write_json
+from specjax.host.files import read_json_object, write_json
 from specjax.train.features import SourceConfig, write_shards
 from specjax.train.head_options import HeadTrainConfig
 from specjax.train.heads import train_head
@@ -77,3 +77,42 @@ def train_alike(
         )
     write_json(out / SUMMARY, rows)
     return rows
+
+
+def read_curves(folder: Path) -> dict[str, tuple[list[int], np.ndarray]]:
+    """Return, by kind, the steps at which a head was measured and its acceptance by position."""
+    curves = {}
+    for kind in EQUALS:
+        rows = [row for row in read_losses(folder / kind / "loss.jsonl") if "acceptance" in row]
+        if rows:
+            curves[kind] = [row["step"] for row in rows], np.array([r["acceptance"] for r in rows])
+    return curves
+
+
+def describe(folder: Path) -> str:
+    """Return in words how the heads in a folder of ``train_alike`` were trained.
+
+    Raises:
+        ValueError: they were not trained alike, or there are none.
+    """
+    found = [kind for kind in EQUALS if (folder / kind / "run.json").is_file()]
+    runs = [read_json_object(folder / kind / "run.json") for kind in found]
+    if not runs:
+        raise ValueError(f"{folder} holds no heads of `specjax train heads`")
+    names = ("source", "losses", "unroll", "decay", "learning_rate", "optimizer", "seed")
+    first = {name: runs[0]["config"][name] for name in names}
+    for kind, run in zip(found, runs, strict=True):
+        other = {name: run["config"][name] for name in names}
+        if other != first or (run["steps"], run["data"]) != (runs[0]["steps"], runs[0]["data"]):
+            raise ValueError(f"{folder}: {kind} was not trained as {found[0]} was")
+    source, losses = first["source"], first["losses"]
+    said = ", ".join(f"{weight:g} {name}" for name, weight in losses.items())
+    text = source["source"] or "Python's standard library"
+    return (
+        f"Each head was trained for {runs[0]['steps']} steps of {source['batch']} x "
+        f"{source['context']} tokens of {text}, the last {source['own']} of each sequence the "
+        f"target's own at temperature {source['temperature']:g}; loss {said} over "
+        f"{first['unroll']} drafted tokens, each weighing {first['decay']:g} of the one before; "
+        f"{first['optimizer']}, learning rate {first['learning_rate']:g}, seed {first['seed']}; "
+        f"data {runs[0]['data'][:12]}, target {source['target']}."
+    )

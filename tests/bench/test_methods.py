@@ -1,6 +1,8 @@
 """Every method has its row, and a prediction uses one half of the prompts and measured costs."""
 
 import json
+import shutil
+from dataclasses import asdict
 
 import pytest
 
@@ -13,8 +15,10 @@ from specjax.bench.methods import (
     bench_methods,
     predict,
 )
-from specjax.bundled import HEADS
+from specjax.bundled import HEADS, resolve
 from specjax.core.metrics import SpecDecodeCounters
+from specjax.train.features import SourceConfig
+from specjax.train.head_options import HeadTrainConfig
 
 NOTHING = SpecDecodeCounters.zeros(3)
 
@@ -49,6 +53,32 @@ def test_a_run_writes_rows_and_its_section(tmp_path):
     assert "old" not in text
     assert "random prompts: of 24 completions" in text
     assert f"| {ngram['tokens_per_round']:.2f} |" in text
+
+
+def test_heads_that_were_trained_alike_have_a_section_of_their_own(tmp_path):
+    config = HeadTrainConfig(kind="eagle", out="", source=SourceConfig(), steps=400)
+    shutil.copytree(resolve("bundled:eagle"), tmp_path / "eagle" / "model")
+    run = {"config": asdict(config), "steps": 400, "data": "0123456789abcdef"}
+    (tmp_path / "eagle" / "run.json").write_text(json.dumps(run))
+    rows = [{"step": step, "acceptance": [step / 400, step / 800]} for step in (100, 200)]
+    (tmp_path / "eagle" / "loss.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    page, image = tmp_path / "page.md", tmp_path / "heads.png"
+    page.write_text("<!-- methods-alike: begin -->\nold\n<!-- methods-alike: end -->\n")
+    options = {"names": ["eagle"], "num_tokens": 12, "reps": 1, "heads": tmp_path}
+    bench_methods(None, readme=page, image=image, **options)
+    text = page.read_text()
+    assert "old" not in text
+    assert "| shipped | eagle | 3 | 1 |" in text
+    assert "400 steps of 8 x 256 tokens of Python's standard library" in text
+    assert "loss 1 kl over 4 drafted tokens" in text
+    assert "data 0123456789ab, target bundled." in text
+    assert "(heads.png)" in text
+    assert image.stat().st_size > 0
+
+
+def test_learning_curves_need_heads(tmp_path):
+    with pytest.raises(ValueError, match="learning curves of heads: name their folder"):
+        bench_methods(None, image=tmp_path / "heads.png")
 
 
 def test_all_that_ships_is_measured_and_nothing_else(tmp_path):

@@ -17,7 +17,7 @@ from specjax.core.sampling import FORBIDDEN
 from specjax.core.topology import causal
 from specjax.models.build import build_feature_head, build_target, init_params
 from specjax.models.config import HEAD_KINDS, Latent
-from specjax.train.alike import SHAPES, train_alike
+from specjax.train.alike import SHAPES, describe, read_curves, train_alike
 from specjax.train.answers import load_answers, write_answers
 from specjax.train.data import read_documents
 from specjax.train.features import SourceConfig, open_shards, open_source, write_shards
@@ -451,6 +451,14 @@ def test_heads_are_trained_alike(source, monkeypatch, tmp_path):
     assert json.loads((tmp_path / "heads.json").read_text()) == rows
     assert train_alike(tmp_path, source, ("eagle", "medusa"), **told) == rows
     assert set(trained_alike(tmp_path)) == {"eagle", "medusa"}
+    steps, measured = read_curves(tmp_path)["medusa"]
+    assert (steps, measured.shape) == ([2], (1, 2))
+    assert "2 steps of 2 x 16 tokens" in describe(tmp_path)
+    assert json.loads((tmp_path / "shards" / "manifest.json").read_text())["files"]
+    run = tmp_path / "eagle" / "run.json"
+    run.write_text(run.read_text().replace("0.01", "0.02"))
+    with pytest.raises(ValueError, match="medusa was not trained as eagle was"):
+        describe(tmp_path)
     with pytest.raises(ValueError, match="unknown kind of head 'mtq'"):
         train_alike(tmp_path, source, ("mtq",), steps=1)
     with pytest.raises(ValueError, match="holds no trained heads: make some with"):

@@ -13,6 +13,8 @@ from specjax.viz.figure import figure_of
 from specjax.viz.findings import Found, audit_findings
 from specjax.viz.gain_by_concurrency import gain_by_concurrency
 from specjax.viz.gains import Gain, gains
+from specjax.viz.learning_curves import learning_curves
+from specjax.viz.phases import phases
 from specjax.viz.residual_bars import residual_bars
 from specjax.viz.roofline import roofline
 from specjax.viz.speedup_by_batch import speedup_by_batch
@@ -29,6 +31,8 @@ FIGURES = {
     "draft tree": lambda: draft_tree([0, 0, 0, 1], [1, 0.6, 0.2, 0.5]),
     "gain by concurrency": gain_by_concurrency,
     "gains": lambda: gains([GAIN, GAIN]),
+    "learning curves": lambda: learning_curves({"eagle": ([1, 2], np.array([[0.4], [0.6]]))}),
+    "phases": lambda: phases([1, 8], {"off": [700.0, 1700.0], "on": [1400.0, 1500.0]}),
     "residual bars": lambda: residual_bars([0.7, 0.3], [0.4, 0.6]),
     "roofline": roofline,
     "speedup by batch": lambda: speedup_by_batch({"free": lambda B, m: np.ones_like(B * m)}),

@@ -39,14 +39,18 @@ PARALLEL = ("eagle3", "draft_model")  # methods of P-EAGLE and PARD; block heads
 INERT = (
     "disable_padded_drafter_batch", "enforce_eager", "use_local_argmax_reduction", "moe_backend",
     "attention_backend", "revision", "code_revision", "draft_load_config",
-    "disable_eagle_block_drop", "index_share_for_mtp_iteration",
+    "disable_eagle_block_drop", "disable_lookahead_block_hashes", "index_share_for_mtp_iteration",
 )  # fmt: skip
-# Options that would change it, with the values that leave them off.
+# Options that would change it, with the values that leave them off. Those of "fly" come after
+# the rule itself, which is refused by its name.
 ONLY_OFF = {
     "quantization": (None,),
     "kv_cache_dtype": (None, "auto"),
+    "draft_lm_head_quantization": (None,),
+    "xpress_topc": (None,),
     "fly_window_size": (None,),
-    "fly_entropy_threshold": (None,),
+    "fly_entropy_threshold": (None, 0.3),
+    "fly_entropy_top_k": (None, 3),
     "target_model_config": (None,),
     "target_parallel_config": (None,),
     "draft_parallel_config": (None,),

