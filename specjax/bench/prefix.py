@@ -5,6 +5,7 @@ cache reads all of it.
 """
 
 import asyncio
+import json
 import random
 import statistics
 import time
@@ -14,10 +15,11 @@ from typing import Any
 
 from rich.console import Console
 
-from specjax.bench.report import Row, compare, machine_row, print_rows, write_rows
+from specjax.bench.report import Row, compare, machine_row, print_rows, write_rows, write_section
 from specjax.engine.llm import LLM
 from specjax.engine.options.sampling_params import SamplingParams
 from specjax.engine.service import Service
+from specjax.host.markdown import around_section
 
 SHARED, NEW = 1500, 40  # tokens of the first turn, and that the second adds
 GOAL = 0.2
@@ -31,9 +33,15 @@ def bench_prefix(
     json_file: Path | None,
     *,
     reps: int = 9,
+    readme: Path | None = None,
     console: Console | None = None,
 ) -> list[Row]:
-    """Return, print and write the times. Raises ValueError for a bad model or config."""
+    """Return, print and write the times. Raises ValueError for a bad model or config.
+
+    ``readme`` is a Markdown file, in whose section "prefix" to put them as well.
+    """
+    if readme is not None:
+        around_section(readme, "prefix")
     llm = LLM(model, speculative_config=speculative_config, max_num_seqs=1)
     if llm.core.max_model_len < SHARED + NEW + 1:
         raise ValueError(
@@ -53,6 +61,12 @@ def bench_prefix(
     print_rows(rows, console or Console(highlight=False))
     if json_file is not None:
         write_rows(rows, json_file)
+    if readme is not None:
+        note = (
+            f"{model}, drafted with `{json.dumps(speculative_config)}`: {SHARED} random tokens, "
+            f"then those and {NEW} more; medians of {reps} chats; no server between."
+        )
+        write_section(rows, readme, "prefix", [note])
     return rows
 
 

@@ -11,7 +11,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import cycle, islice
@@ -86,6 +86,7 @@ def bench_serve(
 ) -> list[Row]:
     """Measure throughput, latency and overhead, print them and write them to ``json_file``.
 
+    The file is written anew after each load, so that a run that is cut off loses one at most.
     ``slo``: limits [s] of a request that counts for goodput. Goals are never failures. ``readme``
     is a Markdown file in whose section ``SECTION`` to put them. Raises ValueError if it has none,
     or if too few completions are worth measuring on.
@@ -97,6 +98,11 @@ def bench_serve(
     def echo(line: str) -> None:
         passed = time.perf_counter() - start
         console.print(f"{passed:4.0f} s  {line}", soft_wrap=True, markup=False)
+
+    def keep(rows: Sequence[Row]) -> None:
+        if json_file is not None:
+            write_rows(rows, json_file)
+            echo(f"{len(rows)} rows in {json_file}")
 
     rows, busy_before = [machine_row()], busy()
     if busy_before > MOST_LOAD:
@@ -112,26 +118,12 @@ def bench_serve(
     with ExitStack() as opened:
         servers, version = open_servers(opened, model, given, echo)
         rows[0] = replace(rows[0], against=f"{rows[0].against}{version}")
-        loads = {c: time_servers(servers, bodies, c, reps, echo) for c in GOALS}
-        default = {name: url for name, url in servers.items() if name in DEFAULTS}
-        tails = {name: long_load(name, url, bodies, echo) for name, url in default.items()}
-        most = capacity(loads)
-        arrivals = {one: arrival_loads(default, bodies, one * most, TURNS, echo) for one in SHARES}
-    for concurrency, found in loads.items():
-        print_time_split(f"concurrency {concurrency}", found["specjax"], echo)
-        rows += throughput_rows(concurrency, found)
-        shipped = {name: done for name, done in found.items() if name in DEFAULTS}
-        rows += goodput_rows(f"concurrency {concurrency}", shipped, slo)
-    long = {name: [found] for name, found in tails.items()}
-    rows += throughput_rows(TAIL, long, f", {NUM_TAIL:,} requests") + latency_rows(tails)
-    for share, found in arrivals.items():
-        what = f"Poisson at {share:.0%} of capacity ({share * most:.1f} requests/s)"
-        rows += goodput_rows(what, found, slo) + tail_rows(what, found)
+        for more in measure(servers, bodies, reps, slo, echo):
+            rows += more
+            keep(rows)
     rows.append(overhead_row(shape, reps, echo))
+    keep(rows)
     print_rows(rows, console, judged=busy_before <= MOST_LOAD)
-    if json_file is not None:
-        write_rows(rows, json_file)
-        echo(f"wrote {json_file}")
     if readme is not None:
         notes = (
             f"{model}: {chosen}, {num_tokens} new tokens each, greedy; `{' '.join(given)}`; caches "
@@ -140,6 +132,27 @@ def bench_serve(
         )
         write_section(rows, readme, SECTION, [notes], judged=busy_before <= MOST_LOAD)
     return rows
+
+
+def measure(
+    servers: dict[str, str], bodies: Bodies, reps: int, slo: Mapping[str, float], echo: Echo
+) -> Iterator[list[Row]]:
+    """Yield the rows of each load: by concurrency, of many requests, of random arrivals."""
+    default, loads = {name: url for name, url in servers.items() if name in DEFAULTS}, {}
+    for concurrency in GOALS:
+        what = f"concurrency {concurrency}"
+        found = loads[concurrency] = time_servers(servers, bodies, concurrency, reps, echo)
+        print_time_split(what, found["specjax"], echo)
+        shipped = {name: done for name, done in found.items() if name in DEFAULTS}
+        yield throughput_rows(concurrency, found) + goodput_rows(what, shipped, slo)
+    tails = {name: long_load(name, url, bodies, echo) for name, url in default.items()}
+    long = {name: [found] for name, found in tails.items()}
+    yield throughput_rows(TAIL, long, f", {NUM_TAIL:,} requests") + latency_rows(tails)
+    most = capacity(loads)
+    for share in SHARES:
+        found = arrival_loads(default, bodies, share * most, TURNS, echo)
+        what = f"Poisson at {share:.0%} of capacity ({share * most:.1f} requests/s)"
+        yield goodput_rows(what, found, slo) + tail_rows(what, found)
 
 
 def open_servers(

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from specjax.bench.report import Row, machine_row, print_rows, write_rows
+from specjax.bench.report import Row, machine_row, print_rows, write_rows, write_section
 from specjax.host.compile_cache import VARIABLE
 from specjax.host.launch import open_specjax
+from specjax.host.markdown import around_section
 from specjax.measure.turns import median_in_turns
 
 GOAL = 4.0  # seconds
@@ -26,13 +27,20 @@ CONFIGS = {
 
 
 def bench_start(
-    json_file: Path | None, *, reps: int = 5, console: Console | None = None
+    json_file: Path | None,
+    *,
+    reps: int = 5,
+    readme: Path | None = None,
+    console: Console | None = None,
 ) -> list[Row]:
     """Return rows of the time until ``specjax generate --stream`` prints its first token.
 
     A first, uncounted run fills the cache of compiled programs. Then those of a server on empty
-    caches, and of the next one, until it has answered.
+    caches, and of the next one, until it has answered. ``readme`` is a Markdown file, in whose
+    section "start" to put them as well; ValueError if it has none.
     """
+    if readme is not None:
+        around_section(readme, "start")
     console = console or Console(highlight=False)
     calls = [lambda config=config: first_token(config) for config in CONFIGS.values()]
     medians = median_in_turns(calls, reps, warm_up=1)
@@ -65,6 +73,12 @@ def bench_start(
     print_rows(rows, console)
     if json_file is not None:
         write_rows(rows, json_file)
+    if readme is not None:
+        note = (
+            f"The bundled model; processes: medians of {reps} interleaved runs, compiled programs "
+            "kept; servers: one start each, on an empty folder of compiled programs and again."
+        )
+        write_section(rows, readme, "start", [note])
     return rows
 
 

@@ -6,6 +6,7 @@ for a request in a round is timed apart, on the drafts of such a run: cutting th
 the device waits, and the masks, which are computed while the target runs.
 """
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,13 +15,14 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from specjax.bench.report import Row, compare, machine_row, print_rows, write_rows
+from specjax.bench.report import Row, compare, machine_row, print_rows, write_rows, write_section
 from specjax.bundled import prompts
 from specjax.engine.grammar import EVERYTHING, Nodes, num_words
 from specjax.engine.llm import LLM
 from specjax.engine.options.sampling_params import SamplingParams
 from specjax.engine.options.structured_outputs import StructuredOutputsParams
 from specjax.engine.outputs import CompletionOutput
+from specjax.host.markdown import around_section
 from specjax.measure.turns import median_in_turns
 
 TOKENS = 128
@@ -45,9 +47,15 @@ def bench_structured(
     *,
     batch_size: int = 8,
     reps: int = 5,
+    readme: Path | None = None,
     console: Console | None = None,
 ) -> list[Row]:
-    """Return, print and write the speeds. Raises ValueError for a bad model or config."""
+    """Return, print and write the speeds. Raises ValueError for a bad model or config.
+
+    ``readme`` is a Markdown file, in whose section "structured" to put them as well.
+    """
+    if readme is not None:
+        around_section(readme, "structured")
     console = console or Console(highlight=False)
     texts = [entry["turns"][0] for entry in prompts()]
     texts = [texts[i % len(texts)] for i in range(batch_size)]
@@ -74,6 +82,12 @@ def bench_structured(
     print_rows(rows, console)
     if json_file is not None:
         write_rows(rows, json_file)
+    if readme is not None:
+        note = (
+            f"{model}, drafted with `{json.dumps(speculative_config)}`: {batch_size} requests side "
+            f"by side, {TOKENS} greedy tokens each, medians of {reps} interleaved runs."
+        )
+        write_section(rows, readme, "structured", [note])
     return rows
 
 

@@ -11,6 +11,9 @@ MISSING = "loading servers needs aiohttp: pip install 'specjax[ab]'"
 bench = typer.Typer(help="Measure this machine.", invoke_without_command=True)
 Json = Annotated[Path | None, typer.Option("--json", help="Write the rows here, as JSON.")]
 Reps = Annotated[int, typer.Option(min=1, help="Repetitions; medians are reported.")]
+Readme = Annotated[
+    Path | None, typer.Option(help="A Markdown file: rewrite this benchmark's section there.")
+]
 
 
 @bench.callback()
@@ -29,11 +32,11 @@ def every(context: typer.Context) -> None:
 
 @bench.command()
 @plainly
-def start(json_file: Json = None, reps: Reps = 5) -> None:
+def start(json_file: Json = None, reps: Reps = 5, readme: Readme = None) -> None:
     """Time a process, and a server, from its start to its first token (a minute)."""
     from specjax.bench.start import bench_start
 
-    bench_start(json_file, reps=reps)
+    bench_start(json_file, reps=reps, readme=readme)
 
 
 @bench.command()
@@ -136,6 +139,7 @@ def prefix(
     ] = '{"method": "ngram", "num_speculative_tokens": 3}',
     json_file: Json = None,
     reps: Reps = 9,
+    readme: Readme = None,
 ) -> None:
     """Time the first token of a chat's second turn, with and without prefix caching (a minute)."""
     from specjax.bench.prefix import bench_prefix
@@ -143,7 +147,7 @@ def prefix(
     from specjax.host.compile_cache import enable_compile_cache
 
     enable_compile_cache()
-    bench_prefix(model, parse_config(speculative_config), json_file, reps=reps)
+    bench_prefix(model, parse_config(speculative_config), json_file, reps=reps, readme=readme)
 
 
 @bench.command()
@@ -200,6 +204,7 @@ def structured(
     batch_size: Annotated[int, typer.Option(min=1, help="Requests side by side.")] = 8,
     json_file: Json = None,
     reps: Reps = 5,
+    readme: Readme = None,
 ) -> None:
     """Time texts held to a JSON schema beside free ones, plain and drafted (two minutes)."""
     from specjax.bench.structured import bench_structured
@@ -208,7 +213,7 @@ def structured(
 
     enable_compile_cache()
     config = parse_config(speculative_config)
-    bench_structured(model, config, json_file, batch_size=batch_size, reps=reps)
+    bench_structured(model, config, json_file, batch_size=batch_size, reps=reps, readme=readme)
 
 
 @bench.command()
@@ -243,9 +248,7 @@ def peers(
     ] = None,
     json_file: Json = None,
     reps: Reps = 3,
-    readme: Annotated[
-        Path | None, typer.Option(help="A Markdown file: rewrite its section 'peers'.")
-    ] = None,
+    readme: Readme = None,
 ) -> None:
     """Compare with vLLM, transformers and llama.cpp as people run them (half an hour)."""
     from specjax.bench.peers import SECTIONS, bench_peers
@@ -264,9 +267,7 @@ def large(
         typer.Option(help="Shape, 'qwen3-30b-a3b' or 'qwen3-next'; may be repeated. Else both."),
     ] = None,
     json_file: Json = None,
-    readme: Annotated[
-        Path | None, typer.Option(help="A Markdown file, whose section 'large' to rewrite.")
-    ] = None,
+    readme: Readme = None,
     reps: Reps = 3,
 ) -> None:
     """Load and run mixtures of experts cut to 4 layers, 6 and 14 GB, beside vLLM (an hour)."""
@@ -281,9 +282,7 @@ def large(
 @plainly
 def experts(
     json_file: Json = None,
-    readme: Annotated[
-        Path | None, typer.Option(help="A Markdown file, whose section 'experts' to rewrite.")
-    ] = None,
+    readme: Readme = None,
     reps: Reps = 15,
 ) -> None:
     """Time a mixture's layer by the number of experts that its tokens choose (half a minute)."""
@@ -402,9 +401,7 @@ def serve(
     ] = None,
     json_file: Json = None,
     reps: Reps = 3,
-    readme: Annotated[
-        Path | None, typer.Option(help="A Markdown file: rewrite its section 'serve'.")
-    ] = None,
+    readme: Readme = None,
 ) -> None:
     """Compare our server with vLLM's, in one run (a quarter of an hour; vLLM: `make oracle`)."""
     try:
@@ -433,9 +430,7 @@ def depths(
     replay: Annotated[
         Path | None, typer.Option(help="Only read a recording, a folder or an archive.")
     ] = None,
-    readme: Annotated[
-        Path | None, typer.Option(help="A Markdown file: rewrite its section 'depths'.")
-    ] = None,
+    readme: Readme = None,
 ) -> None:
     """Record vLLM's server at every K, light and heavy load, as explain reads it (15 minutes)."""
     try:

@@ -4,6 +4,7 @@ import bisect
 import dataclasses
 import logging
 import math
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -215,7 +216,7 @@ class Service:
     @property
     def dead(self) -> bool:
         """Return whether an exception has ended the engine's thread."""
-        return self._dead and not self._closing
+        return self._dead
 
     def close(self, *, drain: bool) -> None:
         """Stop accepting requests; return when all have been completed, or aborted.
@@ -269,7 +270,7 @@ class Service:
                     self._iterations[bisect.bisect_left(ITERATION_BUCKETS, count)] += 1
         finally:
             with self._changed:
-                self._dead, left = True, self._jobs
+                self._dead, left = sys.exception() is not None, self._jobs
                 self._jobs = {}
             for job in left.values():
                 job.stream.fail("the engine has stopped")

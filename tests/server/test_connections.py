@@ -9,7 +9,9 @@ import httpx
 import pytest
 import uvicorn
 
+from specjax.engine.service import Service
 from specjax.server import run
+from tests.server.processes import free_port
 
 HEAD = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
 
@@ -46,6 +48,21 @@ def test_a_head_that_does_not_arrive_is_given_up(application, deployment, monkey
             assert again.recv(1000).startswith(b"HTTP/1.1 200")
             again.sendall(HEAD)
             assert again.recv(100) == b""
+
+
+def test_a_server_whose_engine_has_stopped_ends_with_an_error(pair, monkeypatch):
+    def die(service):
+        with monkeypatch.context() as patch:
+            patch.setattr(service, "_prepare", lambda: 1 / 0)
+            usual(service)
+
+    usual = Service._serve
+    monkeypatch.setattr(Service, "_serve", die)
+    monkeypatch.setattr(Service, "warm_up", lambda *_, **__: None)
+    monkeypatch.setattr("threading.excepthook", lambda args: None)
+    monkeypatch.setattr(run, "log_to_stderr", lambda: None)
+    with pytest.raises(RuntimeError, match="the engine has stopped by an exception"):
+        run.run_server(pair.target, {"max_model_len": 64, "max_num_seqs": 1}, port=free_port())
 
 
 def test_more_connections_than_the_limit_are_refused(application, deployment):

@@ -124,6 +124,15 @@ def test_bad_chats_are_named(refuse, changes, words):
     assert words in refuse("/v1/chat/completions", {**CHAT, **changes})["message"]
 
 
+def test_no_message_shows_how_fields_are_checked(refuse):
+    for path, body in (("/v1/completions", BODY), ("/v1/chat/completions", CHAT)):
+        for name in ("prompt", "messages", "stop", "tools", "tool_choice", "response_format"):
+            if name in body or name not in ("prompt", "messages"):
+                message = refuse(path, {**body, name: [{"a": [None]}]})["message"]
+                assert "[" not in message, message
+                assert "function-" not in message
+
+
 def test_what_asks_for_nothing_unusual_is_taken(call):
     idle = {
         "best_of": 1,
@@ -163,6 +172,8 @@ def test_other_addresses_and_methods(call):
     assert call("GET", "/v1/completions").status == 405
     for path in ("/docs", "/redoc", "/../../etc/passwd", "/static"):
         assert call("GET", path).status == 404
+    reply = call("POST", "/v1/completions/", BODY, host="elsewhere")
+    assert (reply.status, reply.header("location")) == (404, None)
 
 
 def test_a_full_queue_says_try_again(call, deployment):

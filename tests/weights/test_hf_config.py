@@ -305,7 +305,7 @@ def test_old_and_new_files_of_a_variant_read_alike(variant, tmp_path):
     assert parse_config(old) == config
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"architectures": '])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"architectures": ', "[" * 200_000])
 def test_a_damaged_file_is_an_error(text, tmp_path):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(ValueError, match=r"config\.json"):

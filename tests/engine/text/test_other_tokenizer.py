@@ -47,6 +47,15 @@ def test_what_ends_a_text_is_the_models_own(pair, bare, tmp_path):
     assert 7 in LLM(lender).core.input_processor.eos_ids
 
 
+@pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
+def test_a_token_that_ends_a_text_must_be_in_the_vocabulary(pair, tmp_path, file):
+    folder = shutil.copytree(pair.target, tmp_path / "model")
+    known = json.loads((folder / file).read_text()) if (folder / file).exists() else {}
+    (folder / file).write_text(json.dumps({**known, "eos_token_id": [99999999999]}))
+    with pytest.raises(ValueError, match=r"eos_token_id 99999999999 in .* is outside"):
+        LLM(folder)
+
+
 def test_a_tokenizer_with_too_many_tokens_is_refused(bare):
     with pytest.raises(ValueError, match="2048 tokens, the model only 260"):
         LLM(bare / "target", tokenizer="bundled")

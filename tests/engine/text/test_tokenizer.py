@@ -58,9 +58,17 @@ def test_a_folder_without_or_with_a_broken_tokenizer_is_an_error(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ValueError, match="cannot read the tokenizer"):
         load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text("[" * 200_000)
+    with pytest.raises(ValueError, match=r"tokenizer_config\.json is not valid JSON"):
+        load_tokenizer(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("{")
     with pytest.raises(ValueError, match=r"tokenizer_config\.json is not valid JSON"):
         load_tokenizer(tmp_path)
+
+
+def test_special_tokens_that_are_no_list_are_an_error(load):
+    with pytest.raises(ValueError, match=r"additional_special_tokens in .* must be a list, got 5"):
+        load(byte_level(), tokenizer_config={"additional_special_tokens": 5})
 
 
 @pytest.mark.parametrize("name", ["GPT2Tokenizer", "Qwen2Tokenizer"])

@@ -1,0 +1,73 @@
+"""``bench start``, ``prefix`` and ``structured`` put their rows and goals in their sections."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from specjax.bench import prefix, serve, start, structured
+from specjax.bench.prompts import Chosen, Completion, Prompt
+from specjax.bench.report import Row
+
+NGRAM = {"method": "ngram", "num_speculative_tokens": 3}
+SILENT = Console(file=io.StringIO())
+
+
+@pytest.fixture
+def page(tmp_path):
+    """Return a Markdown file with an empty section for each of them."""
+    file = tmp_path / "page.md"
+    names = ("start", "prefix", "structured")
+    file.write_text("".join(f"<!-- {name}: begin -->\n<!-- {name}: end -->\n" for name in names))
+    return file
+
+
+def test_the_second_turn_is_held_against_the_first(pair, page, monkeypatch):
+    monkeypatch.setattr(prefix, "SHARED", 40)
+    monkeypatch.setattr(prefix, "NEW", 4)
+    rows = prefix.bench_prefix(pair.target, NGRAM, None, reps=1, readme=page, console=SILENT)
+    assert [row.goal for row in rows] == [None, None, None, None, "<= 0.2"]
+    assert "| prefix cache: second turn, 4 more |" in page.read_text()
+
+
+def test_texts_with_a_schema_are_held_against_free_ones(pair, page, monkeypatch):
+    monkeypatch.setattr(structured, "TOKENS", 8)
+    asked = {"batch_size": 2, "reps": 1, "readme": page, "console": SILENT}
+    rows = structured.bench_structured(pair.target, NGRAM, None, **asked)
+    goals = {row.name: row.goal for row in rows if row.goal}
+    assert goals["plain, schema"] == goals["drafted, schema"] == ">= 0.9"
+    assert goals["speedup, schema"] == ">= 1"
+    assert "| speedup, schema |" in page.read_text()
+
+
+def test_starts_are_held_against_their_goals(page, monkeypatch):
+    monkeypatch.setattr(start, "first_token", lambda config: 1.0)
+    monkeypatch.setattr(start, "first_answer", lambda folder: 6.0)
+    rows = start.bench_start(None, reps=1, readme=page, console=SILENT)
+    assert [row.met for row in rows if row.name.startswith("server")] == [True, False]
+    assert "| server start to first answer, second start | 6 s |  |  | <= 5 s, missed |" in (
+        page.read_text()
+    )
+
+
+def test_a_page_without_the_section_is_refused_before_anything_runs(tmp_path):
+    (tmp_path / "page.md").write_text("")
+    with pytest.raises(ValueError, match="start: begin"):
+        start.bench_start(None, readme=tmp_path / "page.md")
+
+
+def test_a_run_of_bench_serve_that_is_cut_off_keeps_its_rows(pair, tmp_path, monkeypatch):
+    file = tmp_path / "rows.json"
+
+    def measure(*_):
+        yield [Row(name="first", value=1, unit="tokens/s")]
+        assert '"first"' in file.read_text()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(serve, "measure", measure)
+    monkeypatch.setattr(serve, "open_servers", lambda *_: ({}, ""))
+    done = Completion(Prompt("one", "", [1, 2]), [3, 4], 1.0)
+    monkeypatch.setattr(serve, "choose", lambda *_: Chosen("shipped", [done], 1, 1))
+    with pytest.raises(KeyboardInterrupt):
+        serve.bench_serve(file, model=pair.target, console=SILENT)
+    assert '"first"' in file.read_text()
