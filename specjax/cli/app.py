@@ -262,6 +262,9 @@ def doctor(
     dtype: str = "auto",
     max_model_len: int | None = None,
     tensor_parallel_size: int = 1,
+    enable_expert_parallel: Annotated[
+        bool, typer.Option("--enable-expert-parallel", "-ep", help="The option of LLM.")
+    ] = False,
     draft: Annotated[
         str | None, typer.Option(help="With --model: which drafter this folder is for it.")
     ] = None,
@@ -284,6 +287,7 @@ def doctor(
         dtype=dtype,
         max_model_len=max_model_len,
         tensor_parallel_size=tensor_parallel_size,
+        enable_expert_parallel=enable_expert_parallel,
         draft=draft,
     ):
         raise typer.Exit(1)

@@ -10,6 +10,7 @@ from specjax.core.types import PyTree
 from specjax.engine.build import Model, describe, describe_draft
 from specjax.engine.device import (
     check_divisible,
+    check_experts,
     choose_devices,
     choose_dtype,
     has_inference_layout,
@@ -29,6 +30,7 @@ def examine_model(
     dtype: str = "auto",
     max_model_len: int | None = None,
     tensor_parallel_size: int = 1,
+    enable_expert_parallel: bool = False,
     draft: str | None = None,
 ) -> bool:
     """Report on a checkpoint by calling ``echo`` for each line; return whether it loads here.
@@ -41,13 +43,16 @@ def examine_model(
         dtype: the option of ``LLM``.
         max_model_len: the option of ``LLM``; the length that a row's cache is measured for.
         tensor_parallel_size: the option of ``LLM``.
+        enable_expert_parallel: the option of ``LLM``.
         draft: a folder whose drafting format is to be found out.
     """
     try:
         mesh = choose_devices("auto", tensor_parallel_size)
-        form = partial(inference_layout, mesh=mesh, device="auto")
+        deal = enable_expert_parallel
+        form = partial(inference_layout, mesh=mesh, device="auto", expert_parallel=deal)
         target = describe(model, choose_dtype(dtype, mesh), max_model_len, form=form)
         config, keep = target.config, has_inference_layout(mesh, "auto")
+        check_experts(config, expert_parallel=deal)
         check_divisible(config, mesh)
         size = measure(target.folder, config, keep_dtype=keep)
     except ValueError as error:

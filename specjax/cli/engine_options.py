@@ -79,6 +79,14 @@ def gather(
     tensor_parallel_size: Annotated[
         int, typer.Option("--tensor-parallel-size", "-tp", help="Devices that share the weights.")
     ] = 1,
+    enable_expert_parallel: Annotated[
+        bool,
+        typer.Option(
+            "--enable-expert-parallel/--no-enable-expert-parallel",
+            "-ep",
+            help="Each of these has some experts whole, not a part of every one.",
+        ),
+    ] = False,
     batch_invariant: Annotated[
         bool,
         typer.Option(
@@ -145,6 +153,7 @@ def gather(
         "max_num_seqs": max_num_seqs,
         "device": device,
         "tensor_parallel_size": tensor_parallel_size,
+        "enable_expert_parallel": enable_expert_parallel,
         "batch_invariant": batch_invariant,
         "quantization": quantization,
         **older,

@@ -28,6 +28,12 @@ def extract(
     tensor_parallel_size: Annotated[
         int, typer.Option("--tensor-parallel-size", "-tp", help="Devices that share the weights.")
     ] = 1,
+    enable_expert_parallel: Annotated[
+        bool,
+        typer.Option(
+            "--enable-expert-parallel", "-ep", help="Each of these has some experts whole."
+        ),
+    ] = False,
     shard: Annotated[
         str | None, typer.Option(help="I/N: do every N-th prompt from I on, with the same --out.")
     ] = None,
@@ -102,6 +108,7 @@ def extract(
             max_num_seqs=1,
             device=device,
             tensor_parallel_size=tensor_parallel_size,
+            enable_expert_parallel=enable_expert_parallel,
         )
         params = [
             SamplingParams(

@@ -271,7 +271,7 @@ Inner = tuple[Float[Array, "E F D"], Float[Array, "E F"] | None]  # matrices of 
 Outer = tuple[Float[Array, "E D F"], Float[Array, "E D"] | None]
 
 
-@functools.partial(jax.jit, static_argnames="activation")
+@functools.partial(jax.jit, static_argnames=("activation", "partial"))
 def experts(
     x: Float[Array, "*lead D"],
     chosen: Int[Array, "*lead k"],
@@ -280,6 +280,8 @@ def experts(
     up: Inner,
     down: Outer,
     activation: str = "swiglu",
+    *,
+    partial: bool = False,
 ) -> Float[Array, "*lead D"]:
     """Return the weighted sum of each token's chosen experts; the matrices of others are not read.
 
@@ -294,13 +296,18 @@ def experts(
         up: alike.
         down: matrices [E, D, F] and biases.
         activation: one of ``ACTIVATIONS``.
+        partial: these are some of the experts, numbered from 0, and ``chosen`` has other numbers
+            too: return the float32 sum of these only, a term of the whole.
     """
     *lead, size = x.shape
+    held = gate[0].shape[0]
     count, total = chosen.shape[-1], math.prod(lead)
     expert = chosen.reshape(-1)
+    if partial:  # others are sorted to the end, and part of no product
+        expert = jnp.where((expert >= 0) & (expert < held), expert, held)
     order = jnp.argsort(expert)
-    sorted_by = expert[order]
-    sizes = (expert[:, None] == jnp.arange(gate[0].shape[0])[None]).sum(axis=0, dtype=jnp.int32)
+    sorted_by = jnp.minimum(expert[order], held - 1) if partial else expert[order]
+    sizes = (expert[:, None] == jnp.arange(held)[None]).sum(axis=0, dtype=jnp.int32)
 
     def apply(rows: jax.Array, stack: jax.Array, bias: jax.Array | None) -> jax.Array:
         y = grouped(rows, stack, sizes)
@@ -309,8 +316,11 @@ def experts(
     rows = x.reshape(total, size)[order // count]
     inner = ACTIVATIONS[activation](apply(rows, *gate), apply(rows, *up))
     y = apply(inner, *down)[jnp.argsort(order)]
+    if partial:
+        y = jnp.where(expert[:, None] < held, y, 0)
     y = y.reshape(total, count, size).astype(jnp.float32) * weights.reshape(total, count, 1)
-    return row_sums(y.swapaxes(1, 2)).astype(x.dtype).reshape(x.shape)
+    dtype = jnp.float32 if partial else x.dtype
+    return row_sums(y.swapaxes(1, 2)).astype(dtype).reshape(x.shape)
 
 
 def _attention(

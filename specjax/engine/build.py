@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from specjax.bundled import resolve
 from specjax.core.types import (
@@ -39,7 +39,7 @@ from specjax.drafters.tree import Tree, chain_of
 from specjax.engine.adaptive import Adaptive
 from specjax.engine.corpus import Corpus
 from specjax.engine.corpus_file import load as load_corpus
-from specjax.engine.device import sharding
+from specjax.engine.device import head_sharding, sharding
 from specjax.engine.options import custom, extraction
 from specjax.engine.options.adaptive import OF_BATCH
 from specjax.engine.options.methods import MODEL_FREE, read_n_predict
@@ -534,7 +534,8 @@ def load(
     """Return the weights of target and drafter, read from their folders.
 
     Draft models' files are checked before the target's weights are read. A head is small and
-    copied to each device; of several devices each is given its part of the target only.
+    copied to each device, its experts aside if they are dealt out; of several devices each is
+    given its part of the target only.
     ``keep_dtype`` leaves weights in the checkpoint's dtype where that is exact (``load_params``).
     """
 
@@ -570,7 +571,8 @@ def load(
             return build_source(source, config, config.num_speculative_tokens)[1](weights)
         if isinstance(source, Model):
             return read(source)
-        place = mesh.devices.flat[0] if mesh.size == 1 else NamedSharding(mesh, PartitionSpec())
+        block = getattr(source.config, "block", None)
+        place = mesh.devices.flat[0] if mesh.size == 1 else partial(head_sharding, mesh, block)
         facts = source.folder, source.method, source.config, weights, place
         return load_head(*facts, keep_dtype=keep_dtype)
 

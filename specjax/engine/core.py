@@ -30,6 +30,7 @@ from specjax.engine.connector import Connector, read_connector, transfer_params
 from specjax.engine.corpus import Corpus, follow
 from specjax.engine.device import (
     check_divisible,
+    check_experts,
     check_implemented,
     choose_devices,
     choose_driver,
@@ -259,11 +260,13 @@ def build_core(args: EngineArgs) -> EngineCore:
     config, device = args.speculative_config, args.device
     mesh = choose_devices(device, args.tensor_parallel_size)
     connector = read_connector(args.kv_transfer_config, config)
-    form = partial(inference_layout, mesh=mesh, device=device)
+    deal = args.enable_expert_parallel
+    form = partial(inference_layout, mesh=mesh, device=device, expert_parallel=deal)
     dtype = choose_dtype(args.dtype, mesh, device)
     target = describe(args.model, dtype, args.max_model_len, args.tokenizer, form)
     check_tokenizer(target)
     check_quantization(args.quantization, target.folder)
+    check_experts(target.config, expert_parallel=deal)
     draft = describe_source(target, config, dtype, args.max_model_len, form)
     for one in (target, *models_of(draft)):
         check_implemented(one.config, device)

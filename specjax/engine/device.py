@@ -122,8 +122,16 @@ def has_inference_layout(mesh: Mesh, device: str) -> bool:
     return mesh.size == 1 and device not in TORCH_DEVICES
 
 
-def inference_layout(config: ModelConfig, mesh: Mesh, device: str) -> ModelConfig:
-    """Return the config of the weights' layout for inference, if ``has_inference_layout``."""
+def inference_layout(
+    config: ModelConfig, mesh: Mesh, device: str, *, expert_parallel: bool = False
+) -> ModelConfig:
+    """Return the config of the weights' layout for inference, if ``has_inference_layout``.
+
+    Of several devices each has some of the experts if ``expert_parallel``.
+    """
+    if expert_parallel and config.experts is not None and mesh.size > 1:
+        axes = zip(mesh.axis_names, mesh.devices.shape, strict=True)
+        return dataclasses.replace(config, expert_axes=tuple(axes))
     if not has_inference_layout(mesh, device):
         return config
     on_cpu = mesh.devices.flat[0].platform == "cpu"
@@ -142,9 +150,7 @@ def check_implemented(config: ModelConfig, device: str) -> None:
 
 def check_divisible(config: ModelConfig, mesh: Mesh) -> None:
     """Raise ValueError, naming the sizes that work, unless every split comes out even."""
-    latent, columns = config.latent, config.intermediate_size
-    if config.experts is not None:  # what divides both divides their greatest common divisor
-        columns = math.gcd(columns, config.experts.moe_intermediate_size)
+    latent, columns = config.latent, mlp_columns(config)
     query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     if latent is not None:
         query = config.num_heads * (latent.qk_nope_head_dim + latent.qk_rope_head_dim)
@@ -158,6 +164,32 @@ def check_divisible(config: ModelConfig, mesh: Mesh) -> None:
             f"tensor_parallel_size={mesh.size} does not divide the model's {sizes[0]} query, "
             f"{sizes[1]} key and {sizes[2]} MLP columns: use one of {works}."
         )
+    if config.expert_axes and config.experts is not None:
+        number = config.experts.n_routed_experts
+        works = [n for n in range(1, mesh.size) if not any(x % n for x in (*sizes, number))]
+        if number % mesh.size:
+            raise ValueError(
+                f"enable_expert_parallel: tensor_parallel_size={mesh.size} does not divide the "
+                f"model's {number} experts: use one of {works}, or leave the option out."
+            )
+
+
+def mlp_columns(config: ModelConfig) -> int:
+    """Return what divides the columns of all MLPs that are split: what divides it divides all."""
+    facts = config.experts
+    if facts is None:
+        return config.intermediate_size
+    own = 0 if config.expert_axes else facts.moe_intermediate_size
+    shared = facts.shared_size or facts.n_shared_experts * facts.moe_intermediate_size
+    mixtures = all(config.has_experts(layer) for layer in range(config.num_layers))
+    dense = 0 if mixtures else config.intermediate_size
+    return math.gcd(own, shared if facts.n_shared_experts else 0, dense)
+
+
+def check_experts(config: ModelConfig, *, expert_parallel: bool) -> None:
+    """Raise ValueError if experts are to be dealt out and there are none."""
+    if expert_parallel and config.experts is None:
+        raise ValueError("enable_expert_parallel: the model has no experts, leave the option out.")
 
 
 def sharding(
@@ -165,19 +197,34 @@ def sharding(
 ) -> NamedSharding:
     """Return where a weight goes: matrices and vocabulary tables are split, the rest is copied.
 
-    Of a stack of experts each is split like an MLP. Fewer key heads than devices are copied: each
+    Of a stack of experts each is split like an MLP, or each device has some of them whole
+    (``expert_axes``). Fewer key heads than devices are copied: each
     device has the one that its query heads read. A vocabulary that does not divide is copied.
     """
     split: tuple = (None,) * len(shape)
     bias, few = path[-1] == "bias", {"k_proj", "v_proj"} & {*path}
     axes = key_head_axes(config, mesh) if few else mesh.axis_names
-    if any(name in SPLIT_OUTPUTS for name in path):
+    if config.expert_axes and "experts" in path:
+        split = (mesh.axis_names, *split[1:])
+    elif any(name in SPLIT_OUTPUTS for name in path):
         split = (*split[1:], axes) if bias else (*split[2:], axes, None)
     elif any(name in SPLIT_INPUTS for name in path) and not bias:
         split = (*split[1:], axes)
     elif path[0] in VOCABULARY and shape[0] % mesh.size == 0:
         split = (axes, *split[1:])
     return NamedSharding(mesh, PartitionSpec(*split))
+
+
+def head_sharding(
+    mesh: Mesh, config: ModelConfig | None, path: tuple[str | int, ...], shape: tuple[int, ...]
+) -> NamedSharding:
+    """Return where a weight of a drafting head goes: it is copied, unless experts are dealt out.
+
+    ``config`` is that of the head's layers, if it has any.
+    """
+    if config is not None and config.expert_axes and "experts" in path:
+        return sharding(mesh, config, path, shape)
+    return NamedSharding(mesh, PartitionSpec())
 
 
 def key_head_axes(config: ModelConfig, mesh: Mesh) -> tuple[str, ...]:

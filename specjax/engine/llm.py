@@ -39,6 +39,8 @@ class LLM:
             whole vocabulary.
         seed: makes requests without a seed of their own reproducible.
         tensor_parallel_size: devices that share the weights.
+        enable_expert_parallel: each of these devices has some experts of every mixture whole,
+            instead of a part of each expert.
         device: "auto", or a jax platform: "cpu", "gpu", "tpu"; or, by npu_bridge, "npu" (Ascend)
             or "torch-cpu" (the same program in torch, on the CPU).
         kv_transfer_config: where method "extract_hidden_states" saves; each output's
@@ -78,6 +80,7 @@ class LLM:
         max_logprobs: int = MAX_LOGPROBS,
         seed: int = 0,
         tensor_parallel_size: int = 1,
+        enable_expert_parallel: bool = False,
         device: str = "auto",
         quantization: str | None = None,
         kv_transfer_config: Mapping[str, Any] | str | None = None,
@@ -98,6 +101,7 @@ class LLM:
             max_logprobs=max_logprobs,
             seed=seed,
             tensor_parallel_size=tensor_parallel_size,
+            enable_expert_parallel=enable_expert_parallel,
             device=device,
             quantization=quantization,
             kv_transfer_config=kv_transfer_config,

@@ -229,6 +229,7 @@ class ModelConfig:
     output_gate: bool = False  # each query head has a gate of its output
     latent: Latent | None = None
     experts: Experts | None = None
+    expert_axes: tuple[tuple[str, int], ...] = ()  # a mesh's, over which experts are dealt out
     tie_word_embeddings: bool = False
     dtype: str = "float32"  # of activations and cache, and of weights unless a file's is kept
     cache_dtype: str | None = None  # None: dtype; "uint16": bfloat16, held as its bits

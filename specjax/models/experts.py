@@ -3,11 +3,17 @@
 Routers differ in facts (``config.Experts``): scores by softmax (Mixtral, Qwen3-MoE, gpt-oss) or
 sigmoid (DeepSeek-V3, arXiv:2412.19437; GLM-4.5), a bias that only chooses, groups, shared experts
 with or without a gate (Qwen3-Next).
+
+Several devices have a part of every expert each, or, with ``ModelConfig.expert_axes``, some of the
+experts: then each computes its own for all tokens, and the results are added up (expert parallel).
 """
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import AbstractMesh, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from specjax.core import ops
@@ -81,7 +87,7 @@ class Bank(nnx.Module):
 
     def __init__(self, config: ModelConfig, facts: Experts, *, rngs: nnx.Rngs):
         count, wide, size = facts.n_routed_experts, facts.moe_intermediate_size, config.hidden_size
-        self.activation = config.mlp
+        self.activation, self.axes = config.mlp, config.expert_axes
         options = {"bias": facts.bias, "dtype": config.dtype, "rngs": rngs}
         self.gate_proj = Stack(count, size, wide, **options)
         self.up_proj = Stack(count, size, wide, **options)
@@ -92,7 +98,23 @@ class Bank(nnx.Module):
     ) -> Float[Array, "B N D"]:
         """Return the weighted sum of each token's experts' outputs."""
         stacks = (self.gate_proj.arrays(), self.up_proj.arrays(), self.down_proj.arrays())
-        return ops.experts(x, chosen, weights, *stacks, activation=self.activation)
+        if not self.axes:
+            return ops.experts(x, chosen, weights, *stacks, activation=self.activation)
+        names, sizes = zip(*self.axes, strict=True)
+
+        def add_up(x: jax.Array, chosen: jax.Array, weights: jax.Array, *own: Any) -> jax.Array:
+            first = jax.lax.axis_index(names) * own[0][0].shape[0]
+            inputs = x, chosen - first, weights, *own
+            part = ops.experts(*inputs, activation=self.activation, partial=True)
+            return jax.lax.psum(part, names).astype(x.dtype)
+
+        everywhere, dealt = PartitionSpec(), PartitionSpec(names)
+        specs = (*(everywhere,) * 3, *(dealt,) * 3)
+        split = jax.shard_map(
+            add_up, mesh=AbstractMesh(sizes, names), in_specs=specs, out_specs=everywhere,
+            check_vma=False,
+        )  # fmt: skip
+        return split(x, chosen, weights, *stacks)
 
 
 class Mixture(nnx.Module):

@@ -26,7 +26,8 @@ What happens in a batch, with a long context, on my hardware?
     target_efficiency
 On many devices?
     split_pass_time, split_round_time, num_all_reduces, all_reduce_bytes, all_reduce_time, Link,
-    Shape, NETWORK, NVLINK, QWEN3_0_6B_SHAPE, QWEN3_32B_SHAPE
+    Shape, NETWORK, NVLINK, QWEN3_0_6B_SHAPE, QWEN3_32B_SHAPE; of experts that are dealt out
+    moe_busiest_device; of the weights' files split_loading, Loading
 In a server under load?
     goodput, optimal_k_goodput, num_speculative_tokens_per_batch_size, effective_batch,
     latency_vs_rps, saturation_rps, mg1_ps, mg1_fcfs, little_ratio, e2e_speedup,
@@ -84,6 +85,7 @@ from specjax.theory.mixtures import (
 from specjax.theory.model_cost import model_cost
 from specjax.theory.moe import (
     moe_active_experts,
+    moe_busiest_device,
     moe_full_activation_tokens,
     moe_tokens_per_expert,
     target_efficiency,
@@ -95,10 +97,12 @@ from specjax.theory.parallel import (
     QWEN3_0_6B_SHAPE,
     QWEN3_32B_SHAPE,
     Link,
+    Loading,
     Shape,
     all_reduce_bytes,
     all_reduce_time,
     num_all_reduces,
+    split_loading,
     split_pass_time,
     split_round_time,
 )
@@ -177,6 +181,7 @@ __all__ = [
     "Hardware",
     "Interval",
     "Link",
+    "Loading",
     "LodoError",
     "MemoryImpact",
     "ModelCost",
@@ -224,6 +229,7 @@ __all__ = [
     "mixture_tokens",
     "model_cost",
     "moe_active_experts",
+    "moe_busiest_device",
     "moe_full_activation_tokens",
     "moe_tokens_per_expert",
     "multi_draft_acceptance",
@@ -243,6 +249,7 @@ __all__ = [
     "serving_multiplier",
     "speedup",
     "speedup_vs_batch",
+    "split_loading",
     "split_pass_time",
     "split_round_time",
     "staged_draft_cost",

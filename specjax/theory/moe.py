@@ -4,6 +4,7 @@ MoESD (Huang et al. 2025, arXiv 2505.19645). Each token is routed to k of E expe
 and evenly.
 """
 
+import math
 from collections.abc import Callable
 
 from specjax.theory.arrays import Real, Value, arrays, require, require_costs
@@ -49,6 +50,37 @@ def moe_full_activation_tokens(E: Real, k: Real, share: Real = 0.95) -> Value:
     xp, idle, share = arrays(1.0 - k / E, share)
     tokens = xp.log1p(-share) / xp.log(xp.where(idle > 0, idle, 0.5))
     return xp.where(idle > 0, tokens, 1.0)[()]
+
+
+def moe_busiest_device(E: Real, k: Real, T: Real, num_devices: int) -> Value:
+    """Return the expected number of experts that the busiest of n devices reads in a pass.
+
+    Experts are dealt out, E / n to each (expert parallel): a pass waits for the device with the
+    most. Each expert is read with the probability of Huang et al. 2025 (arXiv 2505.19645),
+    independently: the mean of the largest of n binomial variables. Split inside, every device
+    reads the n-th part of all: ``moe_active_experts / n``.
+    Raises ValueError as ``moe_active_experts`` does, and unless n divides E.
+
+    >>> for tokens in (1, 5, 64):  # Qwen3's 128 experts of which 8, on 8 devices
+    ...     even = moe_active_experts(128, 8, tokens) / 8
+    ...     print(f"{float(moe_busiest_device(128, 8, tokens, 8) / even):.2f}")
+    2.51
+    1.59
+    1.02
+    """
+    require("num_devices", num_devices, 1)
+    each, rest = divmod(int(E), num_devices)
+    if rest or each != E / num_devices:
+        raise ValueError(f"{num_devices} devices do not divide {E} experts")
+    xp, share = arrays(moe_active_experts(E, k, T) / E)
+    share = xp.clip(share, 1e-12, 1 - 1e-12)
+    most, below = 0.0, 0.0  # the mean is the sum of the chances to exceed each number
+    for number in range(each):
+        ways = math.log(math.comb(each, number))
+        odds = number * xp.log(share) + (each - number) * xp.log1p(-share)
+        below = below + xp.exp(ways + odds)
+        most = most + 1 - xp.minimum(below, 1.0) ** num_devices
+    return most[()]
 
 
 def target_efficiency(B: Real, K: Real, time: Callable[[Value, Value], Value]) -> Value:

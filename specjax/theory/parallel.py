@@ -116,6 +116,34 @@ def split_round_time(
     return verified + K * split_pass_time(B, 1, ctx, *draft, hw, draft_devices, link)
 
 
+class Loading(NamedTuple):
+    """The bytes of a checkpoint that each host keeps and reads."""
+
+    held: Value
+    read: Value
+
+
+def split_loading(
+    row_bytes: Real, column_bytes: Real, copied_bytes: Real, num_hosts: int
+) -> Loading:
+    """Return the bytes that each of several hosts keeps and reads of a checkpoint.
+
+    A file holds matrices row after row (Shoeybi et al. 2019, arXiv 1909.08053, split them). Those
+    split by rows (``row_bytes``: queries, keys, values, gate, up, vocabulary tables; stacks of
+    experts that are dealt out) are read in part. Those split by columns (``column_bytes``: outputs
+    of attention and MLP) are kept in part and read whole, as are those that all keep.
+
+    >>> loading = split_loading(40e9, 20e9, 0, num_hosts=4)
+    >>> print(f"keeps {float(loading.held) / 1e9:.0f} GB, reads {float(loading.read) / 1e9:.0f} GB")
+    keeps 15 GB, reads 30 GB
+    """
+    require("num_hosts", num_hosts, 1)
+    require_costs(row_bytes=row_bytes, column_bytes=column_bytes, copied_bytes=copied_bytes)
+    _, rows, columns, copied = arrays(row_bytes, column_bytes, copied_bytes)
+    held = (rows + columns) / num_hosts + copied
+    return Loading(held[()], (rows / num_hosts + columns + copied)[()])
+
+
 def check_heads(shape: Shape, num_devices: int) -> None:
     """Raise ValueError unless each device has as many query heads as the others."""
     require("num_devices", num_devices, 1)

@@ -38,14 +38,18 @@ def load_head(
         method: "eagle", "eagle3", "mtp", "medusa" or "mlp_speculator".
         config: from ``read_head_config``.
         target: the target's weights.
-        device: a device or a sharding.
+        device: a device, a sharding, or as ``load.load_params`` a function that returns one.
         keep_dtype: keep the checkpoint's dtype where ``load.load_params`` does.
 
     Raises:
         ValueError: as ``load.load_params``, or a reduced vocabulary's d2t is wrong.
     """
     own, kept = read_head(folder, method, config, target, device, keep_dtype=keep_dtype)
-    vocab_rows = None if kept is None else jax.device_put(rows_of(kept, vocabulary(config)), device)
+    vocab_rows = None
+    if kept is not None:
+        vocab_rows = rows_of(kept, vocabulary(config))
+        where = device(("vocab_rows",), vocab_rows.shape) if callable(device) else device
+        vocab_rows = jax.device_put(vocab_rows, where)
     return assemble(config, own, target, vocab_rows)
 
 
@@ -85,7 +89,8 @@ def read_head(
         found = [(part, entries[part.name]) for part, _ in one]
         sources = [source for _, source in found]
         leaf = stored_leaf(sources, leaves[stored]) if keep_dtype else leaves[stored]
-        own[stored] = read_tensor(found, leaf, device)
+        where = device(tuple(stored.split(".")), leaf.shape) if callable(device) else device
+        own[stored] = read_tensor(found, leaf, where)
     if rows is None:
         return own, None
     if isinstance(config, WITH_LAYERS):

@@ -1,12 +1,11 @@
 """Read parameters from tensors: any region of them, a few megabytes at a time.
 
-A device gets the region that it keeps, so the host never holds more than that, the region of one
-tensor, and the piece that is being read.
+A device gets the region that it keeps, so the host never holds more than that, the regions of one
+tensor, and the piece that is being read. A piece is read once for all devices of the process.
 """
 
-import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -22,6 +21,7 @@ PIECE = 2 << 20  # values read at a time
 ALIGNMENT = 64  # bytes; on a CPU, JAX adopts a numpy array so aligned instead of copying it
 
 Region = tuple[slice, ...]
+Ends = tuple[tuple[int, int], ...]  # of a region: start and stop of each axis
 
 
 class Part(NamedTuple):
@@ -75,29 +75,34 @@ def read_tensor(
         placed.append((end, height, stacked, part, source))
         end += height
 
-    def read(index: Region) -> np.ndarray:
-        region = tuple(
-            slice(*one.indices(size)[:2]) for one, size in zip(index, leaf.shape, strict=True)
-        )
-        out = aligned(tuple(one.stop - one.start for one in region), jnp.dtype(leaf.dtype))
-        top = region[0]
+    def read(regions: Iterable[Ends]) -> dict[Ends, np.ndarray]:
+        found = {
+            ends: aligned(tuple(stop - start for start, stop in ends), jnp.dtype(leaf.dtype))
+            for ends in regions
+        }
         for first, height, stacked, part, source in placed:
-            start, stop = max(top.start, first), min(top.stop, first + height)
-            if start >= stop:
-                continue
-            goal = out[start - top.start : stop - top.start]
-            own = () if stacked else (slice(start - first, stop - first),)
-            wanted = part.locate((*own, *region[1:]))
+            goals = []
+            for (top, *others), out in found.items():
+                start, stop = max(top[0], first), min(top[1], first + height)
+                if start >= stop:
+                    continue
+                goal = out[start - top[0] : stop - top[0]]
+                own = () if stacked else (slice(start - first, stop - first),)
+                wanted = part.locate((*own, *(slice(*ends) for ends in others)))
+                goals.append((goal[0] if stacked else goal, wanted))
             rows = open_source(part.name, source, leaf.dtype)
-            fill(goal[0] if stacked else goal, wanted, source, rows, transpose=part.transpose)
-        return out
+            fill(goals, source, rows, transpose=part.transpose)
+        return found
+
+    def ends(index: Region) -> Ends:
+        return tuple(one.indices(size)[:2] for one, size in zip(index, leaf.shape, strict=True))
 
     if not isinstance(where, Sharding) or len(where.device_set) == 1:
-        return jax.device_put(read((slice(None),) * len(leaf.shape)), where)
-    once = functools.cache(lambda key: read(tuple(slice(*ends) for ends in key)))
-    return jax.make_array_from_callback(  # what several devices keep is read once
-        leaf.shape, where, lambda index: once(tuple((one.start, one.stop) for one in index or ()))
-    )
+        (whole,) = read([ends((slice(None),) * len(leaf.shape))]).values()
+        return jax.device_put(whole, where)
+    kept = where.addressable_devices_indices_map(leaf.shape).values()
+    own = read({ends(index) for index in kept})
+    return jax.make_array_from_callback(leaf.shape, where, lambda index: own[ends(index)])
 
 
 def open_source(name: str, source: Source, dtype: Any) -> Callable[[int, int], np.ndarray]:
@@ -123,33 +128,45 @@ def open_source(name: str, source: Source, dtype: Any) -> Callable[[int, int], n
 
 
 def fill(
-    out: np.ndarray,
-    region: Region,
+    goals: Iterable[tuple[np.ndarray, Region]],
     source: Source,
     rows: Callable[[int, int], np.ndarray],
     *,
     transpose: bool = False,
 ) -> None:
-    """Write a region of a tensor to an array, which may be its transpose."""
-    if transpose:
-        out = out.swapaxes(-1, -2)
+    """Write regions of a tensor to arrays, which may be their transposes.
+
+    Regions that differ in columns only are read together.
+    """
     sizes = source.shape
-    if isinstance(source, Packed) and source.transposed:
-        out, sizes = out.swapaxes(-1, -2), (*sizes[:-2], sizes[-1], sizes[-2])
-        region = (*region[:-2], region[-1], region[-2])
-    if len(region) == 1:
-        out, sizes, region = out[:, None], (*sizes, 1), (*region, slice(0, 1))
-    *lead, down, across = region
-    step = down.step or 1
-    each = max(1, PIECE // (sizes[-1] * step))
-    chosen = [range(*one.indices(size)) for one, size in zip(lead, sizes, strict=False)]
-    for at, index in zip(np.ndindex(out.shape[:-2]), itertools.product(*chosen), strict=True):
-        matrix = int(np.ravel_multi_index(index, sizes[:-2])) if index else 0
-        for first in range(0, out.shape[-2], each):
-            last = min(first + each, out.shape[-2])
-            start = matrix * sizes[-2] + down.start + first * step
-            values = rows(start, start + (last - first - 1) * step + 1)
-            out[at][first:last] = values[::step, across]
+    turned = isinstance(source, Packed) and source.transposed
+    if turned:
+        sizes = (*sizes[:-2], sizes[-1], sizes[-2])
+    if len(sizes) == 1:
+        sizes = (*sizes, 1)
+    groups: dict[Any, list[tuple[np.ndarray, Region]]] = {}
+    for out, region in goals:
+        if transpose:
+            out = out.swapaxes(-1, -2)
+        if turned:
+            out, region = out.swapaxes(-1, -2), (*region[:-2], region[-1], region[-2])
+        if len(region) == 1:
+            out, region = out[:, None], (*region, slice(0, 1))
+        key = tuple((one.start, one.stop, one.step) for one in region[:-1])
+        groups.setdefault(key, []).append((out, region))
+    for some in groups.values():
+        *lead, down, _ = some[0][1]
+        shape, step = some[0][0].shape, down.step or 1
+        each = max(1, PIECE // (sizes[-1] * step))
+        chosen = [range(*one.indices(size)) for one, size in zip(lead, sizes, strict=False)]
+        for at, index in zip(np.ndindex(shape[:-2]), itertools.product(*chosen), strict=True):
+            matrix = int(np.ravel_multi_index(index, sizes[:-2])) if index else 0
+            for first in range(0, shape[-2], each):
+                last = min(first + each, shape[-2])
+                start = matrix * sizes[-2] + down.start + first * step
+                values = rows(start, start + (last - first - 1) * step + 1)[::step]
+                for out, region in some:
+                    out[at][first:last] = values[:, region[-1]]
 
 
 def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

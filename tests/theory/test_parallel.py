@@ -1,6 +1,7 @@
 """What devices that share a model exchange: the formulas, and the programs that XLA compiles."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -14,58 +15,107 @@ from specjax.theory import H200, NETWORK, NVLINK, QWEN3_0_6B, QWEN3_32B
 TARGET = QWEN3_32B, theory.QWEN3_32B_SHAPE
 DRAFT = QWEN3_0_6B, theory.QWEN3_0_6B_SHAPE
 CHILD = r"""
-import dataclasses, json, re
+import dataclasses, functools, json, re
 import jax, jax.numpy as jnp, numpy as np
 from specjax.core.topology import causal
-from specjax.engine.device import check_divisible, choose_devices, sharding
+from specjax.engine.device import check_divisible, choose_devices, inference_layout, sharding
 from specjax.models.build import build_target, init_params
+from specjax.models.config import Experts
 from tests.laws.harness import TINY
-config = dataclasses.replace(TINY, num_heads=8, num_kv_heads=2, qk_norm=True)
-model, params = build_target(config), init_params(config, jax.random.key(0))
+dense = dataclasses.replace(TINY, num_heads=8, num_kv_heads=2, qk_norm=True)
+facts = Experts(n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=16, bias=True)
+mixed = dataclasses.replace(dense, experts=facts)
 KINDS = "all-reduce|all-gather|collective-permute|all-to-all|reduce-scatter"
 FOUND = rf"= (\S+) ({KINDS})(?:-start)?\("
 
-@jax.jit
-def read(params, tokens, cache):
+@functools.partial(jax.jit, static_argnums=0)
+def read(model, params, tokens, cache):
     places = jnp.broadcast_to(jnp.arange(4)[None], (2, 4))
     output, cache = model.forward(params, tokens, places, causal(4), cache, 64)
     return model.logits(params, output.hidden), cache
 
 tokens, said = jnp.arange(8).reshape(2, 4), {}
-for size in (1, 2, 4):
-    mesh = choose_devices("cpu", size)
+CASES = {"1": dense, "2": dense, "4": dense, "1 mixed": mixed, "4 mixed": mixed, "4 dealt": mixed}
+for name, config in CASES.items():
+    mesh = choose_devices("cpu", int(name[0]))
+    if "dealt" in name:
+        config = inference_layout(config, mesh, "cpu", expert_parallel=True)
     check_divisible(config, mesh)
+    model, params = build_target(config), init_params(config, jax.random.key(0))
     def place(keys, leaf):
         path = tuple(key.key for key in keys)
         return jax.device_put(leaf, sharding(mesh, config, path, leaf.shape))
     own = jax.tree_util.tree_map_with_path(place, params)
-    logits, cache = read(own, tokens, model.init_cache(2, 64))  # the cache as a program returns it
-    text = read.lower(own, tokens, cache).compile().as_text()
+    logits, cache = read(model, own, tokens, model.init_cache(2, 64))
+    text = read.lower(model, own, tokens, cache).compile().as_text()
     keys = cache.layers[0].keys.addressable_shards[0].data.shape
     whole = params["embed_tokens"]["weight"].shape[0]
     rows = own["embed_tokens"]["weight"].addressable_shards[0].data.shape[0]
-    said[size] = {"sent": [[kind, kept.split("{")[0]] for kept, kind in re.findall(FOUND, text)],
+    said[name] = {"sent": [[kind, kept.split("{")[0]] for kept, kind in re.findall(FOUND, text)],
                   "heads": keys[1], "rows": [rows, whole], "logits": np.asarray(logits).tolist()}
 print(json.dumps({"layers": config.num_layers, "size": config.hidden_size, "devices": said}))
 """
 
 
-def test_compiled_passes_send_what_the_formulas_say():
-    """On 1, 2 and 4 devices: no sum more, nothing gathered or moved, two key heads on four."""
+@pytest.fixture(scope="module")
+def said():
+    """What passes of a dense model and of mixtures say and send, by devices."""
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-c", CHILD]
     ran = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **flags})
     assert ran.returncode == 0, ran.stderr
-    said = json.loads(ran.stdout)
+    return json.loads(ran.stdout)
+
+
+def test_compiled_passes_send_what_the_formulas_say(said):
+    """On 1, 2 and 4 devices: no sum more, nothing gathered or moved, two key heads on four."""
     shape = theory.Shape(said["layers"], said["size"], 8, 2, bytes_per_value=4)
     alone = np.asarray(said["devices"]["1"]["logits"])
-    for size, found in said["devices"].items():
+    for size in "124":
+        found = said["devices"][size]
         number = theory.num_all_reduces(shape, int(size))
         assert found["sent"] == [["all-reduce", f"f32[8,{said['size']}]"]] * number
         assert theory.all_reduce_bytes(2, 4, shape) == 4 * 8 * said["size"]
         assert np.abs(np.asarray(found["logits"]) - alone).max() < 1e-5
         assert found["rows"][0] * int(size) == found["rows"][1]
         assert found["heads"] == 2 / min(int(size), 2)
+
+
+def test_experts_that_are_dealt_out_send_a_sum_per_token_and_split_ones_one_per_choice(said):
+    shape = theory.Shape(said["layers"], said["size"], 8, 2, bytes_per_value=4)
+    alone = np.asarray(said["devices"]["1 mixed"]["logits"])
+    usual = theory.all_reduce_bytes(2, 4, shape)
+    for name, per_token in (("4 dealt", 1), ("4 mixed", 3)):
+        found = said["devices"][name]
+        assert np.abs(np.asarray(found["logits"]) - alone).max() < 1e-5
+        assert {kind for kind, _ in found["sent"]} == {"all-reduce"}
+        sent = [4 * math.prod(map(int, kept[4:-1].split(","))) for _, kept in found["sent"]]
+        others = [usual] * (shape.num_layers + 1)
+        assert sorted(sent) == sorted([*others, *[per_token * usual] * shape.num_layers])
+
+
+@pytest.mark.parametrize("tokens", [1, 5, 64])
+def test_the_busiest_device_reads_as_many_experts_as_in_a_simulation(tokens):
+    rng, most = np.random.default_rng(0), []
+    for _ in range(400):
+        chosen = np.zeros(128, dtype=bool)
+        for _ in range(tokens):
+            chosen[rng.permutation(128)[:8]] = True
+        most.append(chosen.reshape(8, 16).sum(axis=1).max())
+    assert theory.moe_busiest_device(128, 8, tokens, 8) == pytest.approx(np.mean(most), rel=0.03)
+
+
+def test_the_busiest_of_one_device_reads_them_all_and_a_rest_is_refused():
+    assert theory.moe_busiest_device(128, 8, 9, 1) == pytest.approx(
+        theory.moe_active_experts(128, 8, 9)
+    )
+    with pytest.raises(ValueError, match="3 devices do not divide 128 experts"):
+        theory.moe_busiest_device(128, 8, 1, 3)
+
+
+def test_a_host_reads_whole_what_is_split_by_columns():
+    assert theory.split_loading(8, 4, 1, 1) == (13, 13)
+    assert theory.split_loading(8, 4, 1, 4) == (4, 7)
 
 
 def test_one_device_pays_nothing_and_time_is_the_roofline():

@@ -25,6 +25,7 @@ class EngineArgs:
     max_logprobs: int
     seed: int
     tensor_parallel_size: int
+    enable_expert_parallel: bool
     device: str
     quantization: str | None
     kv_transfer_config: Mapping[str, Any] | str | None

@@ -14,7 +14,7 @@ ENGINE_ONLY = (
     "cpu_offload_gb", "cuda_graph_sizes", "cudagraph_capture_sizes", "data_parallel_size",
     "disable_async_output_proc", "disable_custom_all_reduce", "disable_log_requests",
     "disable_log_stats", "disable_logprobs_during_spec_decoding", "disable_uvicorn_access_log",
-    "distributed_executor_backend", "enable_chunked_prefill", "enable_expert_parallel",
+    "distributed_executor_backend", "enable_chunked_prefill",
     "enable_log_requests", "enable_prefix_caching", "enable_prompt_tokens_details",
     "enable_server_load_tracking", "enforce_eager",
     "gpu_memory_utilization", "max_num_batched_tokens", "max_parallel_loading_workers",
@@ -26,7 +26,8 @@ ENGINE_ONLY = (
 )  # fmt: skip
 LLM_OPTIONS = (
     "model", "tokenizer", "speculative_config", "dtype", "max_model_len", "max_num_seqs", "seed",
-    "tensor_parallel_size", "device", "quantization", "kv_transfer_config", "batch_invariant",
+    "tensor_parallel_size", "enable_expert_parallel", "device", "quantization",
+    "kv_transfer_config", "batch_invariant",
 )  # fmt: skip
 LEGACY = {  # LLM keyword -> speculative_config key
     "speculative_model": "model",
