@@ -94,7 +94,8 @@ def read_tensor(
             fill(goals, source, rows, transpose=part.transpose)
         return found
 
-    def ends(index: Region) -> Ends:
+    def ends(index: Region | None) -> Ends:
+        assert index is not None  # every device of the sharding keeps a part
         return tuple(one.indices(size)[:2] for one, size in zip(index, leaf.shape, strict=True))
 
     if not isinstance(where, Sharding) or len(where.device_set) == 1:
