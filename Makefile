@@ -8,7 +8,10 @@
 #   make bench   the short benchmarks     make readme  rewrites the measured tables and pictures
 #   make power   how many texts `audit server` needs to flag each fault, through our own server
 #   make soak    a server under load for ten minutes: its memory must stay flat
+#   make balancer  two servers behind HAProxy and nginx, one killed, one drained
+#   make ray     100,000 prompts by two Ray actors, one killed every 20 seconds
 #   make clients  other people's clients against our server, in an environment of their own
+#   make structured  2,000 random schemas, plain and drafted: the same texts, and all of them fit
 #   make hostile  a server under 5,000 hostile requests, beside a client that behaves
 
 SHELL := bash
@@ -20,7 +23,8 @@ PYTHON ?= $(shell for p in $(PYTHONS); do \
   done)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-all lint docs bench soak hostile clients power readme oracle oracle-record bridge-npu
+.PHONY: demo test test-all lint docs bench soak hostile structured balancer ray clients power readme \
+  oracle oracle-record bridge-npu
 
 demo: $(VENV)/.base
 	$(BIN)/specjax demo
@@ -75,6 +79,18 @@ soak: $(VENV)/.dev
 
 hostile: $(VENV)/.dev
 	$(BIN)/python -m tests.server.hostile
+
+balancer: $(VENV)/.dev
+	$(BIN)/python -m tests.server.balancer --kind haproxy
+	$(BIN)/python -m tests.server.balancer --kind nginx
+
+ray: $(VENV)/.dev
+	$(PIP) install 'ray>=2.48,<3'
+	$(BIN)/python -m tests.jobs.killed_actors
+	$(BIN)/python -m tests.jobs.killed_actors --overhead
+
+structured: $(VENV)/.dev
+	$(BIN)/python -m tests.laws.structured
 
 # They bring packages that would change the others' versions, so they have a folder of their own.
 CLIENTS := .venv-clients

@@ -5,7 +5,6 @@ And a tiny pair of checkpoints.
 
 import os
 from pathlib import Path
-from types import SimpleNamespace
 
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
 if "PYTEST_XDIST_WORKER" in os.environ and hasattr(os, "sched_setaffinity"):
@@ -19,14 +18,10 @@ from jaxtyping import install_import_hook  # noqa: E402
 
 install_import_hook("specjax", "beartype.beartype")
 
-import specjax  # noqa: E402 (after the hook)
 from specjax.host.compile_cache import enable_compile_cache  # noqa: E402
-from specjax.models.build import init_params  # noqa: E402
-from specjax.models.config import ModelConfig  # noqa: E402
-from specjax.train.tokenizer import END_OF_TEXT, save_tokenizer, train_tokenizer  # noqa: E402
-from specjax.weights.save import save_model  # noqa: E402
 from tests import tiers  # noqa: E402
 from tests.oracle import table  # noqa: E402
+from tests.tiny import write_pair  # noqa: E402
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 enable_compile_cache()
@@ -120,24 +115,4 @@ def few_memory_maps():
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory):
     """Write a random target and draft that share a tokenizer; both continue any text."""
-    folder = tmp_path_factory.mktemp("pair")
-    words = train_tokenizer([Path(specjax.__file__).read_text() * 20], 260)
-    end = words.token_to_id(END_OF_TEXT)
-    for name, num_layers in (("target", 2), ("draft", 1)):
-        config = ModelConfig(
-            vocab_size=260,
-            hidden_size=32,
-            intermediate_size=48,
-            num_layers=num_layers,
-            num_heads=4,
-            num_kv_heads=2,
-            head_dim=8,
-            max_position_embeddings=512,
-            qk_norm=True,
-            tie_word_embeddings=True,
-        )
-        (folder / name).mkdir()
-        weights = init_params(config, jax.random.key(num_layers))
-        save_model(folder / name, config, weights, end=end)
-        save_tokenizer(words, folder / name, 512)
-    return SimpleNamespace(target=str(folder / "target"), draft=str(folder / "draft"))
+    return write_pair(tmp_path_factory.mktemp("pair"))

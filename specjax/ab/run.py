@@ -86,10 +86,12 @@ class Setting(NamedTuple):
     tokenizer: Tokenizer | None  # to count the texts' tokens independently
 
 
-def describe(specs: Sequence[Spec], setting: Setting, plan: Plan, command: str) -> dict[str, Any]:
+def describe(
+    specs: Sequence[Spec], setting: Setting, plan: Plan, command: str, shard: str | None = None
+) -> dict[str, Any]:
     """Return the manifest: the options that a resumed run must share, versions and hardware."""
     return {
-        "wanted": wanted(specs, setting.datasets, setting.ask, plan),
+        "wanted": wanted(specs, setting.datasets, setting.ask, plan, shard),
         "arms": [
             {"label": arm.spec.label, "kind": arm.spec.kind, "config": arm.spec.config}
             | {"arguments": list(arm.spec.arguments)}
@@ -109,7 +111,11 @@ def describe(specs: Sequence[Spec], setting: Setting, plan: Plan, command: str) 
 
 
 def wanted(
-    specs: Sequence[Spec], datasets: Sequence[Dataset], ask: Ask, plan: Plan
+    specs: Sequence[Spec],
+    datasets: Sequence[Dataset],
+    ask: Ask,
+    plan: Plan,
+    shard: str | None = None,
 ) -> dict[str, Any]:
     """Return the options that identify a run, as JSON values."""
     value = {
@@ -121,6 +127,8 @@ def wanted(
         "ask": ask._asdict(),
         "plan": asdict(plan),
     }
+    if shard is not None:
+        value["shard"] = shard
     return json.loads(json.dumps(value))
 
 

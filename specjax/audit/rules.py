@@ -1,6 +1,7 @@
 """Audit the shipped rules: the promise of each and the distribution that enumeration finds."""
 
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from specjax.verify.walk import walk
 LOSSLESS, EXACT, LOSSY = "lossless", "exact", "lossy"
 ROUNDING = 1e-6  # what float32 may do to an exact rule
 SIZE, K, TREE = 4, 3, (0, 0, 0, 1, 1)
+PART = 110  # cases of one batch
 RULES = {
     "walk": (LOSSLESS, walk),
     "rejection": (EXACT, rejection),
@@ -60,11 +62,22 @@ class Audit(NamedTuple):
     bound: float  # on the mean expected length
 
 
-def audit_rules(cases: int = 110) -> Audit:
+def audit_rules(cases: int = PART) -> Audit:
     """Return the findings on every shipped rule on chains, and on the tree rule on trees."""
+    return join([audit_part(part, cases) for part in range(num_parts(cases))])
+
+
+def num_parts(cases: int) -> int:
+    """Return the number of parts in which so many cases are audited."""
+    return -(-cases // PART)
+
+
+def audit_part(part: int, cases: int) -> Audit:
+    """Return the findings on one part of the cases, which are drawn from its number."""
+    own = min(PART, cases - part * PART)
     chain = tuple(max(node - 1, 0) for node in range(K + 1))
-    p_tree, q_tree = random_cases(cases, SIZE, K)
-    small = random_cases(cases, SIZE - 1, 2)
+    p_tree, q_tree = random_cases(own, SIZE, K, seed=part)
+    small = random_cases(own, SIZE - 1, 2, seed=part)
     rows = [
         audit(name, promise, rule, p_tree, q_tree, chain) for name, (promise, rule) in RULES.items()
     ]
@@ -72,6 +85,38 @@ def audit_rules(cases: int = 110) -> Audit:
         name = f"rejection_tree, {what}"
         rows.append(audit(name, EXACT, rejection_tree, *small, TREE, replacement=replacement))
     return Audit(tuple(rows), float(transport_bound(p_tree, q_tree, K).mean()))
+
+
+def join(parts: Sequence[Audit]) -> Audit:
+    """Return the findings on the cases of all parts together."""
+    weights = np.asarray([part.rows[0].cases for part in parts], np.float64)
+
+    def mean(values: Iterable[float]) -> float:
+        return float(np.average(np.asarray(list(values), np.float64), weights=weights))
+
+    rows = [
+        same[0]._replace(
+            tv=mean(row.tv for row in same),
+            expected_length=mean(row.expected_length for row in same),
+            cases=sum(row.cases for row in same),
+            worst_tv=max(row.worst_tv for row in same),
+            stray=max(row.stray for row in same),
+            reused=max(row.reused for row in same),
+        )
+        for same in zip(*(part.rows for part in parts), strict=True)
+    ]
+    return Audit(tuple(rows), mean(part.bound for part in parts))
+
+
+def to_json(found: Audit) -> dict[str, Any]:
+    """Return findings as JSON values."""
+    return {"rows": [row._asdict() for row in found.rows], "bound": found.bound}
+
+
+def from_json(value: Mapping[str, Any]) -> Audit:
+    """Return the findings of ``to_json``."""
+    rows = (Audited(**{**row, "shape": tuple(row["shape"])}) for row in value["rows"])
+    return Audit(tuple(rows), value["bound"])
 
 
 def audit(

@@ -1,4 +1,4 @@
-"""``specjax ab``: run, replay and import comparisons."""
+"""``specjax ab``: run, replay, merge and import comparisons."""
 
 import json
 from pathlib import Path
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from specjax.ab import arms as arming
     from specjax.ab import run as running
     from specjax.ab.findings import Findings
+    from specjax.ab.questions import Dataset
     from specjax.ab.records import Log
 
 SECTION = "ab"  # of a README
@@ -62,6 +63,10 @@ def run(
     ] = False,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos")] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="First prompts of a dataset.")] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(help="I/N: every N-th prompt from I on, for one of N load generators."),
+    ] = None,
     block: Annotated[int, typer.Option(min=0, help="Prompts per turn of an arm; 0: all.")] = 0,
     rounds: Annotated[int, typer.Option(min=1, help="How often each prompt is asked.")] = 1,
     rate: Annotated[float, typer.Option(help="Open loop: requests per second, Poisson.")] = 0.0,
@@ -108,6 +113,8 @@ def run(
     datasets = [read_dataset(one) for one in dataset or ["bundled"]]
     if limit is not None:
         datasets = [one._replace(questions=one.questions[:limit]) for one in datasets]
+    if shard is not None:
+        datasets = [share(one, shard) for one in datasets]
     plan = running.Plan(
         concurrency=tuple(concurrency or (1,)),
         rate=rate,
@@ -129,7 +136,7 @@ def run(
     )
     counts = None if tokenizer is None else load_tokenizer(resolve(tokenizer))
     path = out / "log.jsonl"
-    log = running.check_log(path, running.wanted(specs, datasets, ask, plan))
+    log = running.check_log(path, running.wanted(specs, datasets, ask, plan, shard))
     warn(specs, plan)
     enable_compile_cache()
     opened = open_arms(
@@ -145,12 +152,23 @@ def run(
     with opened as arms:
         setting = running.Setting(arms, datasets, ask, counts)
         if log is None:
-            start_log(path, running.describe(specs, setting, plan, command()))
+            start_log(path, running.describe(specs, setting, plan, command(), shard))
             log = read_log(path)
         log = running.run(path, log, setting, plan, typer.echo, progress)
         if temperature == 0 and not chat:
             log = explain_differences(path, log, arms, datasets)
     report(log, out)
+
+
+def share(dataset: "Dataset", shard: str) -> "Dataset":
+    """Return one load generator's prompts. Raises ValueError if there are none."""
+    from specjax.jobs.folder import parse_share
+
+    first, step = parse_share(shard)
+    mine = dataset.questions[first::step]
+    if not mine:
+        raise ValueError(f"--shard {shard} leaves no prompt of {dataset.name}.")
+    return dataset._replace(questions=mine)
 
 
 def progress(line: str) -> None:
@@ -231,6 +249,29 @@ def bring(
     for unit in units:
         append(path, unit)
     report(read_log(path), out)
+
+
+@ab.command()
+@plainly
+def merge(
+    logs: Annotated[list[Path], typer.Argument(help="log.jsonl of each load generator.")],
+    out: Out,
+) -> None:
+    """Join the logs of several load generators, which each measured all arms (run --shard I/N).
+
+    Loads and tokens per second are then those of one load generator, on average.
+    """
+    from specjax.ab.merge import merge_logs
+    from specjax.ab.records import append, start_log
+
+    found, path = merge_logs(logs), out / "log.jsonl"
+    start_log(path, found.manifest)
+    for one in (*found.units, *found.divergences):
+        append(path, one)
+    typer.echo(
+        f"{len(logs)} load generators; load and tokens per second are those of one, on average"
+    )
+    report(found, out)
 
 
 @ab.command()

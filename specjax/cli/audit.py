@@ -1,7 +1,8 @@
 """``specjax audit``: compare the output distributions of rules, engines and servers."""
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,7 +12,7 @@ from specjax.cli.audit_joint import joint
 from specjax.cli.audit_server import server
 from specjax.cli.audit_zoo import alarms, cuts, zoo
 from specjax.cli.errors import plainly
-from specjax.host.files import write_json
+from specjax.host.files import read_json_object, write_json
 from specjax.host.markdown import around_section, picture, replace_section, table
 
 if TYPE_CHECKING:
@@ -64,9 +65,19 @@ def rules(
     cost: Annotated[
         float, typer.Option(min=0.0, help="With --compare: of a draft step, in target passes.")
     ] = 0.1,
+    out: Annotated[
+        Path | None, typer.Option(help="A folder: a file per 110 cases; killed, it goes on.")
+    ] = None,
+    shard: Annotated[
+        str | None, typer.Option(help="I/N: do every N-th part from I on, with the same --out.")
+    ] = None,
 ) -> None:
     """Run every shipped rule over every draft and all noise, against random distributions."""
+    if shard is not None and out is None:
+        raise ValueError("--shard shares out the parts of --out DIR: pass it.")
     if compare:
+        if out is not None:
+            raise ValueError("--out holds parts of the random cases: not with --compare.")
         compare_rules(json_file, image, readme, cost)
         return
     from specjax.audit.rules import audit_rules
@@ -78,7 +89,9 @@ def rules(
     if readme is not None:
         around_section(readme, SECTION)
     enable_compile_cache()
-    found = audit_rules(cases)
+    found = audit_rules(cases) if out is None else audit_in_parts(cases, out, shard)
+    if found is None:
+        return
     typer.echo(f"{'rule':36} {'promise':9} {'TV':>8} {'worst':>8} {'tokens':>7}   {cases} cases")
     for row in found.rows:
         typer.echo(
@@ -99,6 +112,23 @@ def rules(
         replace_section(readme, SECTION, [*markdown(found), *shown])
     if not all(row.kept for row in found.rows):
         raise typer.Exit(1)
+
+
+def audit_in_parts(cases: int, out: Path, shard: str | None) -> "Audit | None":
+    """Do a share of the parts; return the findings, or None while other parts are missing."""
+    from specjax.audit.rules import audit_part, from_json, join, num_parts, to_json
+    from specjax.jobs.parts import Parts, do_parts
+
+    parts = Parts(out, num_parts(cases), {"command": "audit rules", "cases": cases})
+
+    def write(part: int, file: IO[bytes]) -> None:
+        file.write(json.dumps(to_json(audit_part(part, cases))).encode())
+
+    left = len(do_parts(parts, write, shard))
+    if left:
+        typer.echo(f"{out}: {parts.num_parts - left} of {parts.num_parts} parts")
+        return None
+    return join([from_json(read_json_object(parts.file(i))) for i in range(parts.num_parts)])
 
 
 def markdown(found: "Audit") -> list[str]:

@@ -66,7 +66,7 @@ def complete_shards(
     whole = len(range(mine[0], job.num_shards, mine[1]))
     if len(shards) < whole:
         typer.echo(f"{whole - len(shards)} of {whole} shards are in {out} already", err=True)
-    setting = Setting(model, dict(options), dict(sampling), file, out)
+    setting = Setting(model, dict(options), dict(sampling), file, out, job.key)
     start, tokens, prompts = time.monotonic(), 0, 0
     for number, (worker, done) in enumerate(
         run_shards(setting, shards, engine, num_actors, ray_address), start=1
@@ -118,7 +118,8 @@ def merge(
 def plan_job(
     scheduler: Annotated[str, typer.Argument(help="slurm or kubernetes.")],
     command: Annotated[
-        list[str], typer.Argument(help="After --: generate or extract with its options.")
+        list[str],
+        typer.Argument(help="After --: generate, extract or audit rules with its options."),
     ],
     num_tasks: Annotated[int, typer.Option(help="Tasks or pods that share the work.")] = 8,
     cpus: Annotated[int, typer.Option(help="CPUs of each.")] = 8,
@@ -127,7 +128,7 @@ def plan_job(
     volume: Annotated[str, typer.Option(help="Where pods see the shared files.")] = "/files",
     claim: Annotated[str, typer.Option(help="Their PersistentVolumeClaim.")] = "specjax-files",
 ) -> None:
-    """Print the file that shares a generate or extract out over a scheduler's tasks.
+    """Print the file that shares a command's work out over a scheduler's tasks.
 
     Example: specjax plan-job slurm --num-tasks 64 -- generate --prompt-file p.jsonl --out done
     """

@@ -69,7 +69,10 @@ def serve(
     ] = False,
     tool_call_parser: Annotated[
         str | None,
-        typer.Option(help="How it does: hermes, llama3_json, mistral, deepseek_v3, deepseek_v31."),
+        typer.Option(
+            help="How it does: hermes, llama3_json, llama4_json, mistral, deepseek_v3, "
+            "deepseek_v31."
+        ),
     ] = None,
     root_path: Annotated[
         str, typer.Option(help="The prefix that a proxy removes from paths.")

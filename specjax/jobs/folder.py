@@ -29,6 +29,12 @@ class Job(NamedTuple):
         """How many shards there are."""
         return -(-self.num_prompts // self.shard_size)
 
+    @property
+    def key(self) -> str:
+        """A hash of all but the shard size: every line of the job's shards has it."""
+        facts = self._replace(shard_size=0)._asdict()
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+
     def span(self, shard: int) -> range:
         """Return the numbers of a shard's prompts in the whole file."""
         first = shard * self.shard_size
@@ -47,11 +53,15 @@ class Merged(NamedTuple):
 def open_folder(folder: Path, job: Job) -> None:
     """Make the folder, with the job's manifest, or check that it is this job's.
 
-    Raises ValueError if the folder holds the shards of another job; the message has what differs.
+    Raises ValueError if the folder, or a file in it, is of another job; the message has what
+    differs.
     """
     path = folder / MANIFEST
     wanted = json.loads(json.dumps(job._asdict()))
+    shards = sorted(folder.glob("part-*.jsonl"))  # before the manifest: another process writes it
     if not path.is_file():
+        if shards:
+            raise ValueError(f"{folder} has shards and no {MANIFEST}: choose another --out.")
         write_json(path, wanted)
         return
     there = read_json_object(path)
@@ -64,6 +74,23 @@ def open_folder(folder: Path, job: Job) -> None:
         raise ValueError(
             f"{folder} holds the shards of another job: "
             f"{'; '.join(differ) or 'other options'}. Choose another --out."
+        )
+    for shard in shards:
+        check_owner(shard, job)
+
+
+def check_owner(path: Path, job: Job) -> None:
+    """Raise ValueError for a shard's file whose first line is not one of the job's."""
+    with open(path, "rb") as file:
+        first = file.readline()
+    try:
+        owner = json.loads(first)["job"]
+    except (ValueError, KeyError, TypeError):
+        owner = None
+    if owner != job.key:
+        raise ValueError(
+            f"{path} is no shard of this job, which is {job.key}, but of {owner}: remove it, or "
+            "choose another --out."
         )
 
 
@@ -155,9 +182,14 @@ def checked_lines(path: Path, job: Job, shard: int) -> Iterator[bytes]:
         for line, raw in enumerate(file, start=1):
             try:
                 row = json.loads(raw)
-                found = row["number"], row["index"]
+                found, owner = (row["number"], row["index"]), row["job"]
             except (ValueError, KeyError, TypeError):
                 raise ValueError(f"{path} line {line} is no completion: {raw[:80]!r}") from None
+            if owner != job.key:
+                raise ValueError(
+                    f"{path} line {line} is of job {owner}, not of {job.key}: remove the file and "
+                    "run the same specjax generate again."
+                )
             if found != next(wanted, None):
                 raise ValueError(
                     f"{path} line {line} is sample {found[1]} of prompt {found[0]}, which does not "

@@ -17,13 +17,15 @@ def complete_on_ray(
         address: of a running Ray cluster, whose hosts see the same files; None: start one here.
 
     Raises:
-        ValueError: Ray is not installed, or ``num_actors`` is less than 1.
+        ValueError: Ray is not installed, ``num_actors`` is less than 1, or a prompt is too long.
+        OSError: no cluster is at the address, or a worker cannot write.
     """
     if num_actors < 1:
         raise ValueError(f"--num-actors must be at least 1, got {num_actors}.")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray  # pyright: ignore[reportMissingImports]
+        from ray.exceptions import RayTaskError  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise ValueError("--engine ray needs Ray: pip install 'specjax[ray]'") from None
     started = not ray.is_initialized()
@@ -42,6 +44,8 @@ def complete_on_ray(
             for shard in left:
                 running[actors[number].complete.remote(shard)] = number
                 break
+    except RayTaskError as error:
+        raise error.cause from None
     finally:
         if started:
             ray.shutdown()

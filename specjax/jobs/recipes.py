@@ -44,6 +44,11 @@ spec:
           persistentVolumeClaim:
             claimName: {claim}
 """
+SHARED = {  # commands that share out their work, and the options that it takes
+    ("generate",): {"--prompt-file", "--out"},
+    ("extract",): {"--prompt-file", "--out"},
+    ("audit", "rules"): {"--out"},
+}
 TEMPLATES = {"slurm": SLURM, "kubernetes": KUBERNETES}
 
 
@@ -62,7 +67,7 @@ def recipe(
 
     Args:
         scheduler: "slurm" (a script for sbatch) or "kubernetes" (a manifest for kubectl apply).
-        command: the words after ``specjax``: generate or extract, without ``--shard``.
+        command: the words after ``specjax``, one of ``SHARED`` with options, without ``--shard``.
         volume: where the pods see the shared files.
         claim: their PersistentVolumeClaim.
 
@@ -74,10 +79,13 @@ def recipe(
     if num_tasks < 1 or cpus < 1:
         raise ValueError(f"--num-tasks and --cpus must be at least 1, got {num_tasks} and {cpus}.")
     given = {word.partition("=")[0] for word in command}
-    if not command or command[0] not in ("generate", "extract"):
-        raise ValueError(f"only generate and extract have shares, got {' '.join(command)!r}.")
-    if not {"--prompt-file", "--out"} <= given or "--shard" in given:
-        raise ValueError("the command needs --prompt-file and --out, and no --shard.")
+    needed = next((SHARED[one] for one in SHARED if tuple(command[: len(one)]) == one), None)
+    if needed is None:
+        known = ", ".join(" ".join(one) for one in SHARED)
+        raise ValueError(f"only {known} have shares, got {' '.join(command)!r}.")
+    if not needed <= given or "--shard" in given:
+        names = " and ".join(sorted(needed, reverse=True))
+        raise ValueError(f"the command needs {names}, and no --shard.")
     return TEMPLATES[scheduler].format(
         name=name,
         last=num_tasks - 1,

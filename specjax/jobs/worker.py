@@ -22,6 +22,7 @@ class Setting(NamedTuple):
     sampling: dict[str, Any]  # of SamplingParams
     file: PromptFile
     out: Path
+    job: str  # ``Job.key``
 
 
 class Done(NamedTuple):
@@ -58,16 +59,16 @@ class Worker:
                 f"prompts {first} to {first + len(prompts) - 1} of {file.path}: {error}"
             ) from None
         if is_first():
-            write_shard(self.setting.out, shard, rows(outputs, first))
+            write_shard(self.setting.out, shard, rows(outputs, first, self.setting.job))
         tokens = sum(len(one.token_ids) for output in outputs for one in output.outputs)
         return Done(shard, len(prompts), tokens, time.monotonic() - start)
 
 
-def rows(outputs: list[RequestOutput], first: int) -> Iterator[Mapping[str, Any]]:
+def rows(outputs: list[RequestOutput], first: int, job: str) -> Iterator[Mapping[str, Any]]:
     """Yield a line's JSON values for each completion; ``number`` counts the file's prompts."""
     for number, output in enumerate(outputs, start=first):
         for completion in output.outputs:
-            yield {"number": number, **to_json(output, completion)}
+            yield {"number": number, "job": job, **to_json(output, completion)}
 
 
 def to_json(output: RequestOutput, completion: CompletionOutput) -> dict[str, Any]:

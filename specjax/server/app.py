@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
@@ -19,6 +19,7 @@ from specjax.server.errors import ERRORS, STREAMED, APIError, install
 from specjax.server.guard import MOST_BYTES, Guard
 from specjax.server.instruments import add_instruments
 from specjax.server.metrics import Meters
+from specjax.server.openapi import complete
 from specjax.server.protocol import Chat, Completion
 from specjax.server.request_ids import RequestIds, request_id
 from specjax.server.responses import ResponseBuilder
@@ -162,6 +163,8 @@ def create_app(
 
     add_tokens(app, served, with_info=enable_tokenizer_info_endpoint)
     add_instruments(app, served, meters)
+    read, told = app.openapi, {"with_keys": bool(api_keys), "protect_metrics": protect_metrics}
+    app.openapi = cache(lambda: complete(read(), **told))
     return app
 
 

@@ -70,9 +70,13 @@ class Reasoning(Body):
 
 
 class Format(Body):
-    """The form of the text; ``name`` and ``schema`` are a JSON schema's."""
+    """The form of the text; the fields but ``type`` are a JSON schema's."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
+    name: Text | None = None
+    description: Text | None = None
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+    strict: bool | None = None
 
 
 class TextConfig(Body):
@@ -127,7 +131,7 @@ class Responses(Body):
             "reasoning_effort": effort,
         }
         if self.text is not None:
-            form = self.text.format.model_dump()
+            form = self.text.format.model_dump(by_alias=True, exclude_none=True)
             schema = {name: value for name, value in form.items() if name != "type"}
             more["response_format"] = {"type": form["type"], "json_schema": schema or None}
         if self.include:

@@ -42,7 +42,7 @@ class Envelope:
             "previous_response_id": None,
             "store": False,
             "temperature": params.temperature,
-            "text": (body.text or TextConfig()).model_dump(),
+            "text": (body.text or TextConfig()).model_dump(by_alias=True, exclude_none=True),
             "tool_choice": "auto" if body.tool_choice is None else dumped(body.tool_choice),
             "tools": [dumped(tool) for tool in body.tools or ()],
             "top_p": params.top_p,

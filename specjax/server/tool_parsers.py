@@ -57,6 +57,7 @@ FORMATS = {  # by vLLM's names
         {1: re.compile(r"<｜tool▁call▁begin｜>([^<]+)<｜tool▁sep｜>\s*\{$")},
     ),
 }
+FORMATS["llama4_json"] = FORMATS["llama3_json"]
 REQUIRED = Format("", {2: IN_OBJECT}, bare="[{")  # a JSON list of calls, by a grammar
 
 

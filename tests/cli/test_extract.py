@@ -105,3 +105,15 @@ def refused(result, said):
     (line,) = result.stderr.splitlines()
     assert line.startswith("error: ")
     assert said in line
+
+
+def test_two_shares_are_the_whole_and_their_manifest_is_of_all(pair, prompts, tmp_path):
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    assert invoke(pair, prompts, whole).exit_code == 0
+    for share, count in (("1/2", 1), ("0/2", 2)):
+        result = invoke(pair, prompts, out, "--shard", share)
+        assert result.exit_code == 0, result.output
+        assert f"{out}: {count} texts" in result.stdout
+        assert read_manifest(out) == read_manifest(whole)
+    assert times(out).keys() == times(whole).keys()
+    refused(invoke(pair, prompts, out, "--shard", "2/2"), "--shard must be I/N")

@@ -18,7 +18,7 @@ def main(model: str, prompts: Path, out: Path) -> None:
     job = folder.Job("0", "m", file.sha256, file.num_prompts, 2, 1, {})
     folder.open_folder(out, job)
     sampling = {"temperature": 0.8, "max_tokens": 12}
-    setting = Setting(model, {}, sampling, file, out)
+    setting = Setting(model, {}, sampling, file, out, job.key)
     killed, shards = [], []
     for _, done in complete_on_ray(setting, folder.missing(out, job), 2):
         shards.append(done.shard)

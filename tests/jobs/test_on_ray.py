@@ -5,9 +5,6 @@ Ray listens on all addresses of a host, so the test runs it in a network namespa
 
 import importlib.util
 import json
-import os
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,18 +16,11 @@ from specjax.jobs.folder import MERGED
 from specjax.jobs.on_ray import complete_on_ray
 from specjax.jobs.prompt_file import PromptFile
 from specjax.jobs.worker import Setting
+from tests.jobs.namespace import has_namespace, run_inside
 
 TEXTS = [f"def f{i}(x):" for i in range(12)]
-SETTING = Setting("m", {}, {}, PromptFile(Path("p"), "0", 1, 1, (0, 1), (1,)), Path("out"))
+SETTING = Setting("m", {}, {}, PromptFile(Path("p"), "0", 1, 1, (0, 1), (1,)), Path("out"), "job")
 DRIVER = Path(__file__).parent / "ray_driver.py"
-NAMESPACE = ["unshare", "-n", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
-
-
-def has_namespace() -> bool:
-    """Return whether this user may make a network namespace with a loopback in it."""
-    if shutil.which("unshare") is None or shutil.which("ip") is None:
-        return False
-    return not subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False).returncode
 
 
 def test_ray_absent_is_one_clear_error(monkeypatch):
@@ -52,14 +42,7 @@ def test_no_actors_are_refused():
 def test_an_actor_that_is_killed_loses_nothing(pair, tmp_path):
     prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out"
     prompts.write_text("".join(json.dumps(text) + "\n" for text in TEXTS))
-    run = subprocess.run(
-        [*NAMESPACE, sys.executable, DRIVER, pair.target, prompts, out],
-        env={**os.environ, "HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    run = run_inside(tmp_path, DRIVER, pair.target, prompts, out, timeout=600)
     assert run.returncode == 0, run.stderr
     found = json.loads(run.stdout.splitlines()[-1])
     assert len(found["killed"]) == 1

@@ -1,8 +1,14 @@
 """Shards of a prompt file: whatever is killed, shared out or done again, the texts are those of one
 run, every prompt once, and a folder holds one job only."""
 
+import errno
 import json
+import os
+import shutil
 import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -13,6 +19,7 @@ from specjax.engine.options.sampling_params import SamplingParams
 from specjax.jobs import folder, prompt_file
 from specjax.jobs import worker as working
 from specjax.jobs.recipes import recipe
+from specjax.weights.fingerprint import fingerprint
 
 TEXTS = [f"def f{i}(x):" + " x" * (i % 3) for i in range(7)]
 SAMPLING = {"temperature": 0.8, "max_tokens": 5, "n": 2}
@@ -87,7 +94,7 @@ def job(tmp_path):
     made = folder.Job("1", "m", "p", 5, 2, 1, {})
     folder.open_folder(tmp_path, made)
     for shard in range(3):
-        rows = [{"number": i, "index": 0, "text": "é"} for i in made.span(shard)]
+        rows = [{"number": i, "job": made.key, "index": 0, "text": "é"} for i in made.span(shard)]
         folder.write_shard(tmp_path, shard, rows)
     return tmp_path
 
@@ -116,7 +123,9 @@ def test_a_merge_refuses_what_is_not_every_prompt_once(job, shard, numbers, mess
     if numbers is None:
         folder.shard_file(job, shard).unlink()
     else:
-        folder.write_shard(job, shard, [{"number": i, "index": 0} for i in numbers])
+        key = folder.read_job(job).key
+        rows = [{"number": i, "job": key, "index": 0} for i in numbers]
+        folder.write_shard(job, shard, rows)
     with pytest.raises(ValueError, match=message):
         folder.merge(job)
     assert not (job / folder.MERGED).exists()
@@ -200,11 +209,116 @@ def test_the_kubernetes_manifest_is_an_indexed_job():
     ("scheduler", "command", "message"),
     [
         ("pbs", COMMAND, "the scheduler must be one of slurm, kubernetes"),
-        ("slurm", ["serve"], "only generate and extract have shares"),
+        ("slurm", ["serve"], "only generate, extract, audit rules have shares"),
         ("slurm", COMMAND[:3], "needs --prompt-file and --out"),
         ("slurm", [*COMMAND, "--shard=0/2"], "and no --shard"),
+        ("slurm", ["audit", "rules", "--cases", "9"], "the command needs --out, and no --shard"),
     ],
 )
 def test_a_command_that_cannot_be_shared_out_is_refused(scheduler, command, message):
     with pytest.raises(ValueError, match=message):
         recipe(scheduler, command, 3)
+
+
+def test_shards_of_another_job_are_refused_before_the_model_is_read(run, tmp_path, monkeypatch):
+    """Without a manifest, and one that was copied into this job's folder."""
+    out, other = tmp_path / "out", tmp_path / "other"
+    assert run().exit_code == 0
+    assert run("--seed", "1", out=other).exit_code == 0
+    strange = folder.shard_file(other, 1)
+    monkeypatch.setattr(working, "LLM", None)
+    folder.shard_file(out, 1).write_bytes(strange.read_bytes())
+    result = run()
+    assert result.exit_code == 2
+    assert f"{folder.shard_file(out, 1)} is no shard of this job" in result.stderr
+    with pytest.raises(ValueError, match=r"part-00001\.jsonl line 1 is of job"):
+        folder.merge(out)
+    (other / folder.MANIFEST).unlink()
+    result = run(out=other)
+    assert result.exit_code == 2
+    assert f"{other} has shards and no manifest.json" in result.stderr
+
+
+def test_the_merged_file_is_the_same_for_every_shard_size(run, tmp_path):
+    for size in (2, 3):
+        assert run(out=tmp_path / str(size), size=size).exit_code == 0
+    assert folder.merge(tmp_path / "2").sha256 == folder.merge(tmp_path / "3").sha256
+
+
+def test_a_full_disk_is_one_error_and_the_same_command_goes_on(run, tmp_path, monkeypatch):
+    """Every write past the first shard fails as on a full disk; that shard is kept."""
+    write = folder.write_shard
+
+    def full(place, shard, rows):
+        if shard:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(place))
+        write(place, shard, rows)
+
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(working, "write_shard", full)
+        result = run()
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1] == f"error: No space left on device: {out}"
+    names = {path.name for path in out.iterdir()}
+    assert names == {folder.MANIFEST, folder.shard_file(out, 0).name}
+    assert run().exit_code == 0
+    assert len(merged(out)) == 2 * len(TEXTS)
+
+
+def test_a_real_full_disk_leaves_no_part_of_a_shard(job):
+    """The kernel refuses the bytes, which RLIMIT_FSIZE does as a full disk would."""
+    code = """
+import resource, signal, sys
+from pathlib import Path
+from specjax.jobs import folder
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+folder.write_shard(Path(sys.argv[1]), 7, ({"text": "x" * 100} for _ in range(100)))
+"""
+    before = {path.name for path in job.iterdir()}
+    done = subprocess.run([sys.executable, "-c", code, job], capture_output=True, text=True)
+    assert "OSError" in done.stderr
+    assert {path.name for path in job.iterdir()} == before
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path):
+    """What is kept of 40 times as many prompts is 40 times as many shards' places, no prompt."""
+    peaks = []
+    for count in (1_000, 40_000):
+        path = tmp_path / f"{count}.jsonl"
+        path.write_text("".join(json.dumps(f"{i:0200}") + "\n" for i in range(count)))
+        tracemalloc.start()
+        file = prompt_file.read_file(path, 500)
+        prompt_file.read_shard(file, file.num_shards - 1)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.5 * peaks[0]
+
+
+def test_the_engine_starts_with_the_first_shard_of_any_file(run, tmp_path, monkeypatch):
+    """One shard is read at a time, so the first tokens wait for no prompt of another."""
+    read, complete, events = prompt_file.read_shard, working.Worker.complete, []
+    monkeypatch.setattr(working, "read_shard", lambda *a: events.append("read") or read(*a))
+
+    def completes(self, shard):
+        done = complete(self, shard)
+        events.append("done")
+        return done
+
+    monkeypatch.setattr(working.Worker, "complete", completes)
+    assert run().exit_code == 0
+    assert events == ["read", "done"] * 4
+
+
+def test_a_model_that_was_trained_further_is_another_model(pair, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(pair.target, other)
+    assert fingerprint(other) == fingerprint(Path(pair.target))
+    (weights,) = other.glob("*.safetensors")
+    raw = bytearray(weights.read_bytes())
+    header = 8 + int.from_bytes(raw[:8], "little")
+    for at in range(header, len(raw), 2):
+        raw[at] ^= 1
+    weights.write_bytes(raw)
+    assert fingerprint(other) != fingerprint(Path(pair.target))

@@ -1,4 +1,4 @@
-"""A tokenizer for the tiny model, random schemas, and the engine's loop under grammars."""
+"""A tokenizer for the tiny model, and the engine's loop under grammars."""
 
 import functools
 import json
@@ -6,7 +6,6 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 import tokenizers
 
@@ -55,52 +54,20 @@ def compiler() -> GrammarCompiler:
     return GrammarCompiler(tokenizer(), (EOS,), h.VOCAB)
 
 
-def random_schema(rng: np.random.Generator, depth: int = 2) -> dict[str, Any]:
-    """Return a schema of anything that these tokens can write, and that ends."""
-    kinds = ["integer", "bounded", "number", "string", "pattern", "enum", "boolean", "null"]
-    kinds += ["object", "array", "anyOf", "tuple"] if depth else []
-    kind = rng.choice(kinds)
-    inner = functools.partial(random_schema, rng, depth - 1)
-    if kind == "bounded":
-        low = int(rng.integers(-50, 50))
-        return {"type": "integer", "minimum": low, "maximum": low + int(rng.integers(0, 90))}
-    if kind == "string":
-        return {"type": "string", "maxLength": int(rng.integers(0, 6))}
-    if kind == "pattern":
-        return {"type": "string", "pattern": str(rng.choice(["^a[bc]{1,3}$", "^(ab|ba)+c$"]))}
-    if kind == "enum":
-        return {"enum": [["a", "abc", "b"], [1, 12, -3], ["a", None, True, 2]][rng.integers(3)]}
-    if kind == "object":
-        names = [str(name) for name in rng.permutation(["a", "b", "ab", "cd"])[: rng.integers(4)]]
-        needed = [name for name in names if rng.random() < 0.7]
-        return {
-            "type": "object",
-            "properties": {name: inner() for name in names},
-            "required": needed,
-            "additionalProperties": False,
-        }
-    if kind == "array":
-        return {"type": "array", "items": inner(), "maxItems": int(rng.integers(0, 4))}
-    if kind == "tuple":
-        return {"type": "array", "prefixItems": [inner(), inner()], "items": False, "minItems": 2}
-    if kind == "anyOf":
-        return {"anyOf": [inner(), inner()]}
-    return {"type": str(kind)}
-
-
 def request(
-    seed: int, form: StructuredOutputsParams | None, temperature: float = 1.5, **more: Any
-) -> Request:
+    seed: int, form: StructuredOutputsParams | None, temperature: float = 1.5,
+    max_tokens: int = LIMIT, **more: Any,
+) -> Request:  # fmt: skip
     """Return a request with a random prompt; equal shapes for all."""
     rng = np.random.default_rng(seed)
     params = SamplingParams(
-        temperature=temperature, max_tokens=LIMIT, logprobs=20, structured_outputs=form, **more
+        temperature=temperature, max_tokens=max_tokens, logprobs=20, structured_outputs=form, **more
     )
     return Request(
         prompt=tuple(rng.integers(1, h.VOCAB, PROMPT).tolist()),
         params=params,
         seed=seed,
-        limit=PROMPT + LIMIT,
+        limit=PROMPT + max_tokens,
         stop_ids=(EOS,),
         grammar=None if form is None else compiler().compile(form),
     )
@@ -149,27 +116,6 @@ def same(found: Sequence[RequestState], expected: Sequence[RequestState]) -> Non
 
 def scores(state: RequestState) -> list[Any]:
     return [one for each in state.rounds for one in each.logprobs]
-
-
-def fitting(names: Sequence[str], count: int) -> tuple[int, int]:
-    """Complete ``count`` requests with random schemas; raise if a text that ends does not fit.
-
-    The drafters share them out. Returns how many ended, and how many there were.
-    """
-    rng = np.random.default_rng(0)
-    schemas = [random_schema(rng) for _ in range(count)]
-    requests = [request(i, json_form(schema)) for i, schema in enumerate(schemas)]
-    ended, each = 0, -(-count // len(names))
-    for i, name in enumerate(names):
-        some, drafter = slice(i * each, (i + 1) * each), h.CHAINS[name]
-        params = h.weights(drafter)
-        for first in range(0, len(requests[some]), 100):  # another random model for each hundred
-            few = slice(some.start + first, min(some.start + first + 100, some.stop))
-            factor = 1 + 0.05 * (first // 100 - 2)
-            target = jax.tree.map(lambda leaf, by=factor: leaf * by, params.target)
-            found = complete(drafter, requests[few], params._replace(target=target))
-            ended += sum(parses(*pair) for pair in zip(found, schemas[few], strict=True))
-    return ended, count
 
 
 def parses(state: RequestState, schema: Any) -> bool:

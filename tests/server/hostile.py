@@ -28,7 +28,7 @@ from tests.server.running import ask
 from tests.server.schema import JUNK, values
 from tests.server.soak import Line, judge, look, wait_for
 
-PATIENCE = 60.0  # seconds; an answer that takes longer is a hang
+PATIENCE = 60.0  # seconds; an answer that takes longer is a hang; more on a busy machine
 MOST_SHOWN = 2000  # bytes of a request whose outcome must not be
 CONCURRENCY, NUM_LINES = 16, 50  # requests at a time; looks at the process
 GREEDY = {"prompt": "def add(a, b):", "max_tokens": 16, "temperature": 0}
@@ -123,10 +123,10 @@ def cases(document: dict[str, Any], count: int) -> list[Case]:
     return found[:count]
 
 
-async def send(url: str, case: Case) -> tuple[str, bytes]:
+async def send(url: str, case: Case, patience: float) -> tuple[str, bytes]:
     """Send a case; return the status, or how the connection ended, and the answer's body."""
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(patience):
             if not case.path:
                 return await send_raw(url, case.body), b""
             reply = await ask(url, case.path, case.body, leave_after=case.leave_after)
@@ -153,7 +153,9 @@ async def send_raw(url: str, data: bytes) -> str:
         writer.close()
 
 
-async def attack(url: str, found: Sequence[Case], process: Path) -> Outcome:
+async def attack(
+    url: str, found: Sequence[Case], process: Path, patience: float = PATIENCE
+) -> Outcome:
     """Send all cases, some at once, and greedy requests meanwhile.
 
     Raises:
@@ -161,7 +163,7 @@ async def attack(url: str, found: Sequence[Case], process: Path) -> Outcome:
     """
 
     async def greedy() -> str:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(patience):
             reply = await ask(url, "/v1/completions", GREEDY)
         assert reply is not None
         assert reply.status in (200, 503), reply.body
@@ -176,7 +178,7 @@ async def attack(url: str, found: Sequence[Case], process: Path) -> Outcome:
     async def hostile() -> None:
         while left:
             case = left.pop()
-            status, body = await send(url, case)
+            status, body = await send(url, case, patience)
             statuses[status] += 1
             if is_fault(status):
                 faults.append(f"{status}: {case.path} {case.body[:MOST_SHOWN]} -> {body[:300]}")
@@ -205,6 +207,7 @@ def main() -> None:
     """Start a server, attack it, judge it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=5000)
+    parser.add_argument("--patience", type=float, default=PATIENCE, help="seconds for an answer")
     parser.add_argument("--log", type=Path, default=Path(__file__).with_name("hostile.log"))
     chosen = parser.parse_args()
     with socket.socket() as free:
@@ -213,6 +216,7 @@ def main() -> None:
     command = ["specjax", "serve", "bundled", "--port", str(port), "--max-model-len", "256"]
     command += ["--allowed-hosts", "test"]  # what the cases name in their Host header
     url, kept = f"http://127.0.0.1:{port}", [f"{' '.join(command)}; {chosen.requests} requests"]
+    kept[0] += f", {chosen.patience:g} s for an answer"
 
     def say(line: str) -> None:
         print(line, flush=True)
@@ -226,7 +230,8 @@ def main() -> None:
                 document = json.load(urllib.request.urlopen(f"{url}/openapi.json"))
                 found = cases(document, chosen.requests)
                 for _ in range(2):
-                    outcome = asyncio.run(attack(url, found, Path(f"/proc/{server.pid}")))
+                    process = Path(f"/proc/{server.pid}")
+                    outcome = asyncio.run(attack(url, found, process, chosen.patience))
                     report(outcome, say)
                 say(judge(outcome.lines))
             finally:

@@ -23,6 +23,7 @@ EVERY = 10.0  # seconds
 MOST_GROWTH = 1.05
 NGRAM = '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4}'
 OPTIONS = ["--max-model-len", "256", "--max-num-seqs", "8", "--speculative-config", NGRAM]
+OPTIONS += ["--allowed-hosts", "test"]  # what ``ask`` names in its Host header
 TEXTS = [entry["turns"][0][:300] for entry in prompts()]
 
 
