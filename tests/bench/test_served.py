@@ -1,6 +1,7 @@
 """``bench start``, ``prefix`` and ``structured`` put their rows and goals in their sections."""
 
 import io
+from functools import partial
 
 import pytest
 from rich.console import Console
@@ -23,21 +24,28 @@ def page(tmp_path):
 
 
 def test_the_second_turn_is_held_against_the_first(pair, page, monkeypatch):
+    monkeypatch.setattr(prefix, "time_turns", lambda llm, chats, most: (1.0, 0.1 if most else 1.1))
     monkeypatch.setattr(prefix, "SHARED", 40)
-    monkeypatch.setattr(prefix, "NEW", 4)
     rows = prefix.bench_prefix(pair.target, NGRAM, None, reps=1, readme=page, console=SILENT)
     assert [row.goal for row in rows] == [None, None, None, None, "<= 0.2"]
-    assert "| prefix cache: second turn, 4 more |" in page.read_text()
+    assert "| prefix cache: second turn, 40 more | 100 ms | the first: 1,000 | 0.10 | <= 0.2 |" in (
+        page.read_text()
+    )
 
 
-def test_texts_with_a_schema_are_held_against_free_ones(pair, page, monkeypatch):
-    monkeypatch.setattr(structured, "TOKENS", 8)
-    asked = {"batch_size": 2, "reps": 1, "readme": page, "console": SILENT}
-    rows = structured.bench_structured(pair.target, NGRAM, None, **asked)
-    goals = {row.name: row.goal for row in rows if row.goal}
-    assert goals["plain, schema"] == goals["drafted, schema"] == ">= 0.9"
-    assert goals["speedup, schema"] == ">= 1"
-    assert "| speedup, schema |" in page.read_text()
+def test_texts_with_a_schema_are_held_against_free_ones(page, monkeypatch):
+    speeds = iter([10.0, 8.0, 20.0, 19.0])
+    monkeypatch.setattr(structured, "LLM", lambda *_, **__: None)
+    monkeypatch.setattr(structured, "completer", lambda *_: list)
+    monkeypatch.setattr(structured, "rate_of", lambda run: partial(float, next(speeds)))
+    monkeypatch.setattr(structured, "host_costs", lambda *_: (1.0, 2.0, 4.0))
+    rows = structured.bench_structured("m", NGRAM, None, reps=1, readme=page, console=SILENT)
+    assert {row.name: (row.goal, row.met) for row in rows if row.goal} == {
+        "plain, schema": (">= 0.9", False),
+        "drafted, schema": (">= 0.9", True),
+        "speedup, schema": (">= 1", True),
+    }
+    assert "| plain, schema | 8 tokens/s | plain: 10 | 0.80 | >= 0.9, missed |" in page.read_text()
 
 
 def test_starts_are_held_against_their_goals(page, monkeypatch):

@@ -51,14 +51,8 @@ def test_a_head_that_does_not_arrive_is_given_up(application, deployment, monkey
 
 
 def test_a_server_whose_engine_has_stopped_ends_with_an_error(pair, monkeypatch):
-    def die(service):
-        with monkeypatch.context() as patch:
-            patch.setattr(service, "_prepare", lambda: 1 / 0)
-            usual(service)
-
-    usual = Service._serve
-    monkeypatch.setattr(Service, "_serve", die)
-    monkeypatch.setattr(Service, "warm_up", lambda *_, **__: None)
+    monkeypatch.setattr(Service, "_prepare", lambda _: 1 / 0)
+    monkeypatch.setattr(Service, "warm_up", lambda service, *_, **__: service._thread.start())
     monkeypatch.setattr("threading.excepthook", lambda args: None)
     monkeypatch.setattr(run, "log_to_stderr", lambda: None)
     with pytest.raises(RuntimeError, match="the engine has stopped by an exception"):

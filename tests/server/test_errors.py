@@ -124,13 +124,19 @@ def test_bad_chats_are_named(refuse, changes, words):
     assert words in refuse("/v1/chat/completions", {**CHAT, **changes})["message"]
 
 
-def test_no_message_shows_how_fields_are_checked(refuse):
-    for path, body in (("/v1/completions", BODY), ("/v1/chat/completions", CHAT)):
-        for name in ("prompt", "messages", "stop", "tools", "tool_choice", "response_format"):
-            if name in body or name not in ("prompt", "messages"):
-                message = refuse(path, {**body, name: [{"a": [None]}]})["message"]
-                assert "[" not in message, message
-                assert "function-" not in message
+UNIONS = {
+    "/v1/completions": (BODY, ("prompt", "stop", "response_format", "stream_options")),
+    "/v1/chat/completions": (CHAT, ("messages", "stop", "tools", "tool_choice")),
+}
+
+
+@pytest.mark.parametrize("path", UNIONS)
+def test_no_message_shows_how_fields_are_checked(refuse, path):
+    body, names = UNIONS[path]
+    for name in names:
+        message = refuse(path, {**body, name: [{"a": [None]}]})["message"]
+        assert "[" not in message, message
+        assert "function-" not in message, message
 
 
 def test_what_asks_for_nothing_unusual_is_taken(call):
