@@ -23,8 +23,7 @@ PYTHON ?= $(shell for p in $(PYTHONS); do \
   done)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-all lint docs bench soak hostile structured balancer ray clients power readme \
-  oracle oracle-record bridge-npu
+.PHONY: demo test test-all lint docs bench soak hostile structured balancer ray clients power readme oracle oracle-record bridge-npu
 
 demo: $(VENV)/.base
 	$(BIN)/specjax demo
