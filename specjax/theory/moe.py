@@ -74,7 +74,7 @@ def moe_busiest_device(E: Real, k: Real, T: Real, num_devices: int) -> Value:
         raise ValueError(f"{num_devices} devices do not divide {E} experts")
     xp, share = arrays(moe_active_experts(E, k, T) / E)
     share = xp.clip(share, 1e-12, 1 - 1e-12)
-    most, below = 0.0, 0.0  # the mean is the sum of the chances to exceed each number
+    most = below = xp.zeros_like(share)  # the mean sums the chances to exceed each number
     for number in range(each):
         ways = math.log(math.comb(each, number))
         odds = number * xp.log(share) + (each - number) * xp.log1p(-share)

@@ -25,9 +25,11 @@ def start():
     """Start processes of Python modules; those that are left are killed at the end."""
     started = []
 
-    def start(*words):
+    def start(*words, code=None):
+        module, *rest = map(str, words)
+        what = ("-m", module) if code is None else ("-c", code)
         process = subprocess.Popen(
-            [sys.executable, "-m", *map(str, words)],
+            [sys.executable, *what, *rest],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **ALONE},
         )  # fmt: skip
         started.append(process)
@@ -37,6 +39,19 @@ def start():
     for process in started:
         process.kill()
         process.communicate()
+
+
+def listening(port):
+    """Return the addresses at which this host listens at a port, as Linux tells."""
+    found = []
+    for file in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(file).read_text().splitlines()[1:]:
+            _, local, _, state, *_ = line.split()
+            address, _, number = local.partition(":")
+            if state == "0A" and int(number, 16) == port:
+                loopback = int(address, 16) == int.from_bytes(b"\x7f\0\0\1", sys.byteorder)
+                found.append("127.0.0.1" if loopback else address)
+    return found
 
 
 def generate(pair, *words, rank, port, nnodes=2, devices=2):
@@ -98,6 +113,17 @@ def test_processes_that_differ_are_refused(pair, start, words, says):
     both = [start(*generate(pair, *own, rank=i, port=port)) for i, own in enumerate(words)]
     for process in both:
         assert says in process.communicate(timeout=120)[1]
+        assert process.returncode in (2, 3)
+
+
+def test_another_version_is_refused(pair, start):
+    port, words = free_ports(), ("--prompt", "a")
+    both = [generate(pair, *words, rank=i, port=port) for i in range(2)]
+    newer = "from specjax.engine import core; core.__version__ = '9'; from specjax.cli import app; "
+    both = [start(*both[0]), start(*both[1], code=newer + "app.main()")]
+    for process in both:
+        log = process.communicate(timeout=120)[1]
+        assert "processes [1] have another version of specjax than process 0" in log
         assert process.returncode in (2, 3)
 
 

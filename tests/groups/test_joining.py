@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from specjax.cli import app as cli
 from specjax.host import group
 from specjax.launch.__main__ import free_ports
+from tests.groups.test_generate import listening
 
 
 @pytest.fixture
@@ -76,6 +77,14 @@ def test_an_unreachable_first_process_is_said(place):
 def test_a_port_in_use_is_said(place):
     with socket.create_server(place(0)[2:]), pytest.raises(ValueError, match="cannot listen at"):
         group.wait_for_all(place(0))
+
+
+def test_the_first_process_listens_at_the_given_address_only(place):
+    thread = threading.Thread(target=meet, args=(place(0),))
+    thread.start()
+    time.sleep(0.2)  # until it listens
+    assert listening(place(0).master_port) == ["127.0.0.1"]
+    thread.join(10)
 
 
 def test_a_stranger_is_ignored(place):
