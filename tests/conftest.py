@@ -72,13 +72,13 @@ def place(name: str) -> int:
 
 
 def pytest_terminal_summary(terminalreporter, exitstatus, config):
-    """Show what was compared with a live vLLM, and write it where asked if all of it passed."""
+    """Show what was compared with a live vLLM; write it, or replays, where asked if all passed."""
     if hasattr(config, "workerinput"):  # a worker of xdist knows its own tests only
         return
     reports = sorted(terminalreporter.getreports("passed"), key=lambda report: report.nodeid)
     said = [value for report in reports for value in report.user_properties]
-    rows = [tuple(value) for name, value in said if name == "compared"]
-    if rows and config.option.markexpr == "oracle":
+    rows = list(dict.fromkeys(tuple(value) for name, value in said if name == "compared"))
+    if rows and (config.option.markexpr == "oracle" or config.option.table):
         table.show(rows)
         if config.option.table and exitstatus == 0 and not terminalreporter.getreports("skipped"):
             repairs = {k: v for name, value in said if name == "repairs" for k, v in value.items()}

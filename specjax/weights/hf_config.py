@@ -194,7 +194,7 @@ def _experts(facts: Raw, own: Architecture) -> Experts | None:
         else:
             given[field] = _number(facts, key, kind=float if "factor" in field else int)
     count = _number(facts, "num_hidden_layers")
-    dense = set(facts.get("mlp_only_layers") or ())
+    dense = _list(facts, "mlp_only_layers")
     first, step = (
         _number(facts, key, default)
         for key, default in (("first_k_dense_replace", 0), ("decoder_sparse_step", 1))
@@ -207,7 +207,7 @@ def _layers(
     facts: Raw, ropes: Mapping[str, Rope], max_model_len: int | None, delta: Delta | None
 ) -> tuple[AttentionKind, ...]:
     """Return what each layer sees, or () if all layers are alike: no text reaches a window."""
-    types, window = facts.get("layer_types"), facts["sliding_window"]
+    types, window = _list(facts, "layer_types"), facts["sliding_window"]
     count = _number(facts, "num_hidden_layers")
     if not types and "sliding_window_pattern" in facts:
         every = _number(facts, "sliding_window_pattern")
@@ -215,14 +215,14 @@ def _layers(
     if not types and delta is not None:
         every = _number(facts, "full_attention_interval")
         types = [LINEAR if (i + 1) % max(every, 1) else FULL for i in range(count)]
-    strange = sorted(set(types or ()) - {FULL, SLIDING if delta is None else LINEAR})
+    strange = [kind for kind in types if kind not in (FULL, SLIDING if delta is None else LINEAR)]
     if strange:
         _refuse("layer_types", strange, "another attention", PLAIN)
     if types and len(types) != count:
         raise ValueError(f"config.json: layer_types names {len(types)} of {count} layers")
     if delta is not None:
         full, own = AttentionKind(rope=ropes[FULL]), AttentionKind(delta=delta)
-        return tuple(own if kind == LINEAR else full for kind in types or ())
+        return tuple(own if kind == LINEAR else full for kind in types)
     if types:
         sliding = [kind == SLIDING for kind in types]
     else:
@@ -467,6 +467,13 @@ def _norm_eps(facts: Mapping[str, Any]) -> float:
     if epsilon < 0:
         raise ValueError(f"config.json: rms_norm_eps must not be negative, got {epsilon}")
     return epsilon
+
+
+def _list(facts: Mapping[str, Any], key: str) -> list[Any]:
+    value = facts.get(key) or []
+    if not isinstance(value, list):
+        raise ValueError(f"config.json: {key} must be a list, got {value!r}")
+    return value
 
 
 def _flag(facts: Mapping[str, Any], key: str) -> bool:

@@ -151,7 +151,7 @@ PHI3 = LLAMA | {
     "rms_norm_eps": 1e-5,
     "partial_rotary_factor": 1.0,
 }
-HUNYUAN = LLAMA | {"rms_norm_eps": 1e-5}
+HUNYUAN = LLAMA | {"rms_norm_eps": 1e-5, "use_qk_norm": True}
 ERNIE = LLAMA | {
     "max_position_embeddings": 131072,
     "num_key_value_heads": 2,
@@ -377,11 +377,11 @@ ARCHITECTURES: dict[str, Architecture] = {
         only=QWEN_NEXT_ONLY | {"norm_topk_prob": (None, True)},
     ),
     "MiMoForCausalLM": Architecture(
-        QWEN2,
+        QWEN2 | {"attention_bias": True},
         "mimo",
         "MiMo 7B, with its multi-token prediction layer",
         facts={"qkv_bias": True},
-        only=NO_MLP_BIAS,
+        only=NO_MLP_BIAS | {"attention_bias": (True,)},
     ),
     "DeepseekV3ForCausalLM": Architecture(
         DEEPSEEK,
@@ -424,6 +424,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         biases=QKVO,
         experts=MIXTRAL_KEYS,
         router={"router_bias": True, "bias": True},
+        aliases={"experts_per_token": "num_experts_per_tok"},
         computed=("num_local_experts",),
         only=NO_MLP_BIAS | {"swiglu_limit": (None, 7.0), "swiglu_alpha": (None, 1.702)},
     ),
@@ -453,15 +454,20 @@ ARCHITECTURES: dict[str, Architecture] = {
         "phi3",
         "Phi-3, Phi-4, Phi-4-mini; LongRoPE by `max_model_len`, as vLLM",
         computed=("partial_rotary_factor",),
-        only=NO_BIAS,
+        only=NO_BIAS
+        | {"lm_head_bias": (None, False), "full_attn_mod": ONE, "interpolate_factor": ONE},
     ),
     "HunYuanDenseV1ForCausalLM": Architecture(
         HUNYUAN,
         "hunyuan_v1_dense",
         "Hunyuan 0.5B to 7B",
-        facts={"names": "hunyuan", "qk_norm": True, "qk_norm_last": True},
+        facts={"names": "hunyuan", "qk_norm_last": True},
         biases=QKVO,
-        only=NO_MLP_BIAS,
+        aliases={"attention_head_dim": "head_dim"},
+        computed=("use_qk_norm", "num_experts"),
+        only=NO_MLP_BIAS
+        | {"num_experts": ONE, "use_cla": OFF, "use_mixed_mlp_moe": OFF, "norm_type": (None, "rms")}
+        | {"use_rotary_pos_emb": (None, True), "position_embedding_xdrope": OFF},
     ),
     "Ernie4_5ForCausalLM": Architecture(
         ERNIE,

@@ -10,22 +10,25 @@ from specjax.bundled import BUNDLED
 from specjax.oracle.ask import ask
 from specjax.oracle.environment import OracleMissing
 from specjax.weights.convert_head import convert_head
+from tests.checkpoints import architectures
 from tests.checkpoints.cycle import build
 from tests.checkpoints.foreign import foreign_draft
-from tests.oracle import recordings
+from tests.oracle import recordings, table
 
 LIVE = pytest.param("live", marks=pytest.mark.oracle)
 
 
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory) -> dict[str, Path]:
-    """Name every checkpoint that vLLM is asked about: shipped, cycle and foreign."""
+    """Name every checkpoint that vLLM is asked about: shipped, cycle, architectures, foreign."""
     cycle = build(tmp_path_factory.mktemp("cycle"))
     for kind, method in (("eagle3", "eagle3"), ("peagle", "eagle3"), ("dflash", "dflash")):
         folder = cycle[kind].parent / f"{kind}_speculators"
         cycle[folder.name] = convert_head(cycle[kind], folder, "speculators", method, None, 3)
     foreign = {"foreign": foreign_draft(tmp_path_factory.mktemp("foreign"))}
-    return BUNDLED | foreign | {f"cycle/{name}": folder for name, folder in cycle.items()}
+    tiny = architectures.build(tmp_path_factory.mktemp("architectures"))
+    named = {f"cycle/{name}": folder for name, folder in cycle.items()}
+    return BUNDLED | foreign | named | {f"tiny/{name}": folder for name, folder in tiny.items()}
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +46,9 @@ def vllm(request, checkpoints, answered):
     """
 
     def replay(name: str, job: dict, keep: Callable[[dict], dict] | None = None) -> dict:
-        return recordings.replay(name, job, weights(job, checkpoints))
+        answer = recordings.replay(name, job, weights(job, checkpoints))
+        request.node.user_properties.append(("repairs", answer["repairs"]))
+        return answer
 
     def live(name: str, job: dict, keep: Callable[[dict], dict] | None = None) -> dict:
         if name not in answered:
@@ -90,9 +95,9 @@ def weights(job: dict, checkpoints: dict[str, Path]) -> dict[str, str]:
 
 @pytest.fixture
 def compared(record_property):
-    """Return a function that adds a row to the table of comparisons."""
+    """Return a function that adds a row to a table of comparisons, by the section's name."""
 
-    def add(what: str, peer: str, count: str, result: str) -> None:
-        record_property("compared", (what, peer, count, result))
+    def add(what: str, peer: str, count: str, result: str, section: str = table.SECTION) -> None:
+        record_property("compared", (section, what, peer, count, result))
 
     return add

@@ -1,4 +1,4 @@
-"""The table of what was compared with vLLM, written from the run itself."""
+"""The tables of what was compared with vLLM, written from the run itself."""
 
 import platform
 from pathlib import Path
@@ -9,18 +9,22 @@ from rich.table import Table
 from specjax.host.markdown import replace_section, table
 
 HEAD = ("what", "compared with", "how many", "result")
+SECTION = "oracle table"  # of rows that name no other
+Row = tuple[str, ...]  # the section's name, then ``HEAD``
 
 
-def show(rows: list[tuple[str, ...]]) -> None:
-    """Print the table."""
+def show(rows: list[Row]) -> None:
+    """Print the rows as one table."""
     shown = Table(*HEAD)
-    for row in rows:
+    for _, *row in rows:
         shown.add_row(*row)
     Console(width=160).print(shown)
 
 
-def write(rows: list[tuple[str, ...]], repairs: dict[str, str], path: Path) -> None:
-    """Put the table between the two marks of ``path``."""
+def write(rows: list[Row], repairs: dict[str, str], path: Path) -> None:
+    """Put each section's rows between its two marks of ``path``."""
     named = "; ".join(f"`{name}`: {what}" for name, what in repairs.items())
-    said = f"By `make oracle`, Python {platform.python_version()}. vLLM is repaired ({named})."
-    replace_section(path, "oracle table", [*table(HEAD, rows), "", said])
+    said = f"By Python {platform.python_version()}. vLLM is repaired ({named})."
+    for section in sorted({row[0] for row in rows}):
+        own = [row for name, *row in rows if name == section]
+        replace_section(path, section, [*table(HEAD, own), "", said])

@@ -167,6 +167,7 @@ def test_mistral_that_says_nothing_has_transformers_window():
     [
         ({"layer_types": ["sliding_attention"] * 3}, "lacks sliding_window"),
         ({"layer_types": ["linear_attention"] * 3}, "layer_types = .*linear_attention"),
+        ({"layer_types": "full_attention"}, "layer_types must be a list, got 'full_attention'"),
         ({"rope_scaling": {"type": "yarn"}}, "lacks factor"),
         ({"rope_scaling": {"type": "yarn", "factor": 0.5}}, "need factor >= 1"),
         ({"rope_scaling": {"type": "yarn", "factor": 2.0, "mscale": 1.0}}, "go together"),
@@ -283,10 +284,56 @@ def test_deepseek_that_says_little_has_transformers_sizes():
     assert config.mixtures == (False,) * 3 + (True,) * 2
 
 
+def test_published_gemma_3_reads_like_a_saved_one():
+    old = of("Gemma3ForCausalLM", head_dim=16, sliding_window=9, sliding_window_pattern=3) | {
+        "rope_theta": 5e5,
+        "rope_local_base_freq": 100.0,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    }
+    full = {"rope_type": "linear", "factor": 8.0, "rope_theta": 5e5}
+    new = of("Gemma3ForCausalLM", head_dim=16, sliding_window=9) | {
+        "layer_types": ["sliding_attention"] * 2 + ["full_attention"],
+        "rope_parameters": {
+            "full_attention": full,
+            "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+        },
+    }
+    assert parse_config(old) == parse_config(new)
+    for key, other in (("rope_local_base_freq", 50.0), ("sliding_window_pattern", 2)):
+        assert parse_config(old | {key: other}) != parse_config(old)
+
+
+def test_published_hunyuan_loads():
+    """Its flags are the original code's; transformers' class lacks them."""
+    raw = of("HunYuanDenseV1ForCausalLM", tie_word_embeddings=True, head_dim=8) | {
+        **{"use_qk_norm": True, "use_cla": False, "cla_share_factor": 2, "norm_type": "rms"},
+        **{"attention_head_dim": 8, "num_experts": 1, "attention_bias": False, "mlp_bias": False},
+        "rope_scaling": {"alpha": 1000.0, "beta_fast": 32, "beta_slow": 1, "factor": 1.0}
+        | {"mscale": 1.0, "mscale_all_dim": 1.0, "type": "dynamic"},
+    }
+    config = parse_config(raw)
+    assert all((config.qk_norm, config.qk_norm_last, config.tie_word_embeddings))
+    assert config.rope.theta == 1e4 * 1000 ** (8 / 6)
+    assert not parse_config(raw | {"use_qk_norm": False}).qk_norm
+    for wrong in (
+        {"use_cla": True},
+        {"num_experts": 16},
+        {"norm_type": "layer"},
+        {"mlp_bias": True},
+    ):
+        with pytest.raises(ValueError, match=f"{next(iter(wrong))} = "):
+            parse_config(raw | wrong)
+
+
 def test_facts_another_architecture_ignores_are_refused():
-    for name, key in [("MistralForCausalLM", "attention_bias"), ("Qwen3ForCausalLM", "mlp_bias")]:
-        raw = of(name, sliding_window=None, num_key_value_heads=2) | {key: True}
-        with pytest.raises(ValueError, match=f"{key} = True .*{name}"):
+    for name, key, value in (
+        ("MistralForCausalLM", "attention_bias", True),
+        ("Qwen3ForCausalLM", "mlp_bias", True),
+        ("MiMoForCausalLM", "attention_bias", False),
+        ("Phi3ForCausalLM", "lm_head_bias", True),
+    ):
+        raw = of(name, sliding_window=None, num_key_value_heads=2) | {key: value}
+        with pytest.raises(ValueError, match=f"{key} = {value} .*{name}"):
             parse_config(raw)
 
 
@@ -332,7 +379,24 @@ HARMLESS = {
     *("output_hidden_states", "output_attentions", "return_dict", "chunk_size_feed_forward"),
     *("id2label", "label2id", "problem_type", "name_or_path", "_name_or_path", "dtype"),
     *("attn_implementation", "_attn_implementation", "is_decoder", "use_return_dict"),
-    *("cross_attention_hidden_size", "qk_head_dim"),
+    *("cross_attention_hidden_size", "qk_head_dim", "initial_context_length"),
+    *("cla_share_factor", "org_vocab_size", "mtp_num_hidden_layers", "cache_implementation"),
+}
+PUBLISHED = {  # what config.json of published models holds beside the keys of transformers' class
+    "hunyuan": {"use_qk_norm": True, "use_cla": False, "cla_share_factor": 2, "norm_type": "rms"}
+    | {"attention_head_dim": 16, "num_experts": 1, "mlp_bias": False, "use_mixed_mlp_moe": False}
+    | {"use_rotary_pos_emb": True, "position_embedding_xdrope": False, "org_vocab_size": 97},
+    "phi3": {"attention_bias": False, "mlp_bias": False, "lm_head_bias": False}
+    | {"full_attn_mod": 1, "interpolate_factor": 1},
+    "gpt-oss": {"experts_per_token": 3, "initial_context_length": 16},
+    "glm4-moe": {"moe_layer_freq": 1, "scoring_func": "sigmoid", "topk_method": "noaux_tc"},
+    "deepseek": {"moe_layer_freq": 1, "scoring_func": "sigmoid", "topk_method": "noaux_tc"},
+    "deepseek-v32": {"moe_layer_freq": 1, "scoring_func": "sigmoid", "topk_method": "noaux_tc"},
+    "gemma3": {"attn_logit_softcapping": None, "cache_implementation": "hybrid"},
+    "qwen3-next": {"layer_types": None, "full_attention_interval": 2},
+    "qwen3-5": {"layer_types": None, "full_attention_interval": 2}
+    | {"attn_output_gate": True, "mamba_ssm_dtype": "float32", "mtp_num_hidden_layers": 1},
+    "qwen3-5-moe": {"attn_output_gate": True, "mamba_ssm_dtype": "float32"},
 }
 QWEN = ("qwen2", "qwen2-tied", "qwen3", "qwen3-biased", "qwen3-yarn", "qwen3-moe")
 UNREAD = {  # keys that a class reads only where another key says so, or not at all
@@ -347,11 +411,11 @@ UNREAD = {  # keys that a class reads only where another key says so, or not at 
 
 
 def written(variant):
-    """Return a variant's config.json, with every key that transformers has for it."""
+    """Return a variant's config.json, with every key of transformers' class and published ones."""
     architecture, facts = tiny.VARIANTS[variant]
     config = getattr(transformers, architecture).config_class(**facts)
     raw = json.loads(config.to_json_string(use_diff=False))
-    return raw | {"architectures": [architecture]}
+    return raw | PUBLISHED.get(variant, {}) | {"architectures": [architecture]}
 
 
 def mutants(raw, path=()):

@@ -24,6 +24,24 @@ RECURRENT = 5e-4  # transformers' step by step and its chunked form differ by up
 CLEARLY = 100 * TOLERANCE  # the weakest mutation breaks parity by 0.1
 CAPACITY = 64
 VARIANTS = list(tiny.VARIANTS)
+WINDOWED = {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}
+PLAIN = {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}}
+OTHERS = [  # the settings' other values, beside those of the variants
+    ("qwen2", WINDOWED),
+    ("qwen3", WINDOWED),
+    ("qwen3-moe", {"decoder_sparse_step": 2, "mlp_only_layers": [], "norm_topk_prob": False}),
+    ("qwen3-moe", {"attention_bias": True, "norm_topk_prob": False}),
+    ("mixtral", {"sliding_window": 9}),
+    ("glm4-moe", {"use_qk_norm": False, "attention_bias": False, "norm_topk_prob": False}),
+    ("glm4", {"attention_bias": False, "tie_word_embeddings": True}),
+    ("gpt-oss", {"attention_bias": False, "layer_types": ["full_attention", "sliding_attention"]}),
+    ("gemma3", {"attention_bias": True, "final_logit_softcapping": None}),
+    ("phi3", PLAIN | {"sliding_window": 9}),
+    ("hunyuan", PLAIN | {"attention_bias": False, "tie_word_embeddings": True}),
+    ("ernie4_5", {"tie_word_embeddings": False}),
+    ("qwen3-next", {"mlp_only_layers": [], "norm_topk_prob": False, "attention_bias": True}),
+    ("qwen3-5-moe", {"attention_bias": True, "tie_word_embeddings": True}),
+]
 TIMES = {"high_freq_factor": 4, "beta_fast": 0.5, "beta_slow": 0.25}  # 2 for the other facts
 
 
@@ -78,6 +96,14 @@ def error(said, expected):
 def test_logits_are_transformers_however_the_text_is_cut(model, chunks):
     _, config, params, expected = model
     assert error(read(config, params, chunks), expected) < tolerance(config)
+
+
+@pytest.mark.parametrize(("variant", "changes"), OTHERS, ids=[name for name, _ in OTHERS])
+def test_a_settings_other_values_are_transformers_too(variant, changes, tmp_path):
+    source = tiny.build(variant, **changes)
+    config, _ = read_config(tiny.save(source, tmp_path))
+    params = load_params(tmp_path, config)
+    assert error(read(config, params, (40,)), tiny.logits(source)) < tolerance(config)
 
 
 def test_rows_of_different_lengths_share_a_batch(model):
