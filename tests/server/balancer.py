@@ -83,6 +83,12 @@ class Replica:
                 raise SystemExit(f"replica {self.name} does not answer")
             time.sleep(0.1)
 
+    def stop(self) -> None:
+        """Kill it, if it still runs."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
 
 def answers(url: str) -> bool:
     """Return whether a request gets a status 200."""
@@ -118,7 +124,7 @@ def balanced(kind: str, replicas: Sequence[Replica]) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         for one in replicas:  # the second finds the programs that the first has compiled
             one.start()
-            stack.callback(lambda one=one: one.process.kill())
+            stack.callback(one.stop)
             one.wait()
         port = free_port()
         command = configure(kind, Path(folder), [one.port for one in replicas], port)
