@@ -295,7 +295,7 @@ def test_sampled_drafts_that_are_cut_change_the_distribution():
 
 @pytest.mark.parametrize(
     ("names", "count"),
-    [(("ngram", "rejection"), 16), (structured.EVERY, 100)],
+    [(("ngram", "rejection"), 16), (structured.EVERY, 24)],
     ids=["few", "every"],
 )
 def test_random_schemas_hold_with_every_drafter(names, count):
