@@ -41,14 +41,9 @@ def test_a_killed_replica_costs_the_streams_it_ran_and_a_drained_one_none(kind, 
     if not program(kind):
         pytest.skip(f"{kind} is not installed: apt-get install {kind}")
     prompts = [[7, 8, 9 + number] for number in range(STREAMS)]
-    options = [
-        "--max-model-len",
-        "512",
-        "--max-num-seqs",
-        str(SLOTS),
-        "--max-num-queued-reqs",
-        "16",
-    ]
+    # queues that hold all clients: nobody is refused, whoever is down
+    queue = ["--max-num-queued-reqs", "64"]
+    options = ["--max-model-len", "512", "--max-num-seqs", str(SLOTS), *queue]
     wrong = run_trial(
         Trial(
             kind=kind,
