@@ -84,7 +84,7 @@ balancer: $(VENV)/.dev
 	$(BIN)/python -m tests.server.balancer --kind nginx
 
 ray: $(VENV)/.dev
-	$(PIP) install 'ray>=2.48,<3'
+	$(PIP) install --editable '.[ray]'
 	$(BIN)/python -m tests.jobs.killed_actors
 	$(BIN)/python -m tests.jobs.killed_actors --overhead
 

@@ -165,9 +165,7 @@ def adaptive(
     json_file: Json = None,
     reps: Reps = 3,
     max_model_len: Annotated[int, typer.Option(help="Prompt and output together.")] = 256,
-    readme: Annotated[
-        Path | None, typer.Option(help="A Markdown file: rewrite its section 'adaptive'.")
-    ] = None,
+    readme: Readme = None,
     image: Annotated[Path | None, typer.Option(help="Draw the phases into this file.")] = None,
 ) -> None:
     """Adaptive K beside drafting always and never, while the load changes (a quarter hour)."""

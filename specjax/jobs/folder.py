@@ -32,8 +32,7 @@ class Job(NamedTuple):
     @property
     def key(self) -> str:
         """A hash of all but the shard size: every line of the job's shards has it."""
-        facts = self._replace(shard_size=0)._asdict()
-        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+        return key_of(self._replace(shard_size=0)._asdict())
 
     def span(self, shard: int) -> range:
         """Return the numbers of a shard's prompts in the whole file."""
@@ -48,6 +47,11 @@ class Merged(NamedTuple):
     num_prompts: int
     num_completions: int
     sha256: str
+
+
+def key_of(facts: Mapping[str, Any]) -> str:
+    """Return a short hash of JSON values, which tells the files of different jobs apart."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def open_folder(folder: Path, job: Job) -> None:

@@ -1,6 +1,5 @@
 """A computation in numbered parts, a file each, which any number of processes may share."""
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import IO, Any, NamedTuple
 
 from specjax import __version__
 from specjax.host.files import read_json_object, write_atomically, write_json
-from specjax.jobs.folder import MANIFEST, parse_share
+from specjax.jobs.folder import MANIFEST, key_of, parse_share
 
 
 class Parts(NamedTuple):
@@ -28,8 +27,7 @@ class Parts(NamedTuple):
     @property
     def key(self) -> str:
         """A hash of the manifest, which is in the name of every part."""
-        text = json.dumps(self.manifest, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        return key_of(self.manifest)
 
     def file(self, part: int) -> Path:
         """Return the file of a part."""
