@@ -2,6 +2,7 @@
 #   make demo    complete Python code with the bundled model, plainly and with drafters
 #   make test    every law and unit, a real text of each method
 #   make test-all  all tests, half an hour in a fresh clone      make lint    ruff and pyright
+#   make test-slow  what make test leaves out; MINUTES=20 ends after about that many
 #   make oracle  compare with a real vLLM, in its own environment (3.5 GB, made once)
 #   make bridge-npu  npu_bridge against the real torch_npu wheel, without a device (45 MB)
 #   make docs    the documentation as a site in site/, with the notebooks' outputs
@@ -23,7 +24,7 @@ PYTHON ?= $(shell for p in $(PYTHONS); do \
   done)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-all lint docs bench soak hostile structured balancer ray clients power readme oracle oracle-record bridge-npu
+.PHONY: demo test test-all test-slow lint docs bench soak hostile structured balancer ray clients power readme oracle oracle-record bridge-npu
 
 demo: $(VENV)/.base
 	$(BIN)/specjax demo
@@ -35,6 +36,10 @@ test: $(VENV)/.dev
 
 test-all: $(VENV)/.dev
 	$(PYTEST)
+
+# what `make test` leaves out; with MINUTES=N the tests that would begin later are skipped
+test-slow: $(VENV)/.dev
+	$(PYTEST) -m 'slow and not oracle and not npu_wheel and not npu' $(if $(MINUTES),--minutes $(MINUTES))
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

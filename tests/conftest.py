@@ -4,6 +4,7 @@ And a tiny pair of checkpoints.
 """
 
 import os
+import time
 from pathlib import Path
 
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
@@ -25,6 +26,7 @@ from tests.tiny import write_pair  # noqa: E402
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 enable_compile_cache()
+START = time.monotonic()
 MOST_MAPS = 15_000
 # Laws, goldens, other implementations' numbers, speeds; the rest asks of specjax what it says, by
 # itself or beside another way of its own.
@@ -48,7 +50,12 @@ AS_SHIPPED = (
 
 
 def pytest_addoption(parser):
-    """Add the oracle's options."""
+    """Add the options of slow tests and of the oracle."""
+    parser.addoption(
+        "--minutes",
+        type=float,
+        help="No slow test begins later than this after the start; the rest are skipped.",
+    )
     group = parser.getgroup("oracle")
     group.addoption("--record", action="store_true", help="Keep vLLM's live answers.")
     group.addoption("--table", type=Path, help="Write the table of comparisons into this file.")
@@ -69,6 +76,15 @@ def place(name: str) -> int:
     """Return the place of a test's room in ``AS_SHIPPED``; its length, if it is not there."""
     found = (i for i, room in enumerate(AS_SHIPPED) if name.startswith(room))
     return next(found, len(AS_SHIPPED))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Skip a slow test that would begin after ``--minutes``: a slow machine ends in time too."""
+    minutes = item.config.option.minutes
+    slow = item.get_closest_marker("slow") is not None
+    if slow and minutes is not None and time.monotonic() - START > 60 * minutes:
+        pytest.skip(f"the {minutes:g} minutes of --minutes are over; `make test-all` runs it")
 
 
 def pytest_terminal_summary(terminalreporter, exitstatus, config):

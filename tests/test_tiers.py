@@ -1,5 +1,7 @@
 """`make test` leaves out tests that exist, and no law or proof among them as a whole."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,3 +40,12 @@ def test_of_every_law_some_parameters_are_in_make_test(request):
             law = item.nodeid.split("[")[0]
             laws.setdefault(law, set()).add(tiers.is_slow(item.nodeid))
     assert [law for law, slow in laws.items() if slow == {True}] == []
+
+
+def test_no_slow_test_begins_once_the_minutes_are_over():
+    slow = "tests/bench/test_prompts.py::test_most_shipped_prompts_do_not_degenerate"
+    assert tiers.is_slow(slow)
+    command = [sys.executable, "-m", "pytest", "-q", "-rs", "-n0", "--minutes", "0"]
+    done = subprocess.run([*command, slow], capture_output=True, text=True, cwd=ROOT)
+    assert "SKIPPED [1]" in done.stdout, done.stdout + done.stderr
+    assert "0 minutes of --minutes are over; `make test-all` runs it" in done.stdout

@@ -20,23 +20,19 @@ from specjax.train.unrolled import masked_text
 from specjax.weights.heads import name, paths
 from specjax.weights.hf_config import read_config
 from specjax.weights.load import load_params, place
-from specjax.weights.save import hf_config, save_model
+from specjax.weights.save import save_as
 
-TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
+BESIDE = ("generation_config.json", "tokenizer.json", "tokenizer_config.json")
 
 
 def parallel_draft_model(config: HeadTrainConfig, target: ModelConfig) -> Learner:
     """Return the draft model of ``config.start`` as what is trained.
 
     Raises:
-        ValueError: it has another vocabulary than the target, or an architecture that is not
-            written.
+        ValueError: it has another vocabulary than the target, or ``mask_token_id`` is none of it.
     """
     folder = resolve(config.start or "")
     facts, _ = read_config(folder, dtype="float32")
-    end = read_json_object(folder / "config.json").get("eos_token_id")
-    end = end if isinstance(end, int) else 0
-    hf_config(facts, dtype="bfloat16", end=end)  # refuses before any work
     if facts.vocab_size != target.vocab_size:
         raise ValueError(
             f"{folder} has a vocabulary of {facts.vocab_size} tokens, the target "
@@ -57,10 +53,10 @@ def parallel_draft_model(config: HeadTrainConfig, target: ModelConfig) -> Learne
         return params
 
     def save(out: Path, own: Flat) -> None:
-        save_model(out, facts, assemble(own, None), end=end)
+        save_as(out, folder, facts, assemble(own, None))
         described = read_json_object(out / "config.json")
         write_json(out / "config.json", {**described, "pard_token": config.mask_token_id})
-        for file in TOKENIZER:
+        for file in BESIDE:
             if (folder / file).is_file():
                 shutil.copyfile(folder / file, out / file)
 

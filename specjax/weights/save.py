@@ -8,9 +8,13 @@ import numpy as np
 from safetensors.numpy import save
 
 from specjax.core.types import PyTree
-from specjax.host.files import write_atomically, write_json
+from specjax.host.files import read_json_object, write_atomically, write_json
 from specjax.models.config import ModelConfig, Rope
+from specjax.weights.hf_config import text_config
+from specjax.weights.load import SINGLE, check_headers
 from specjax.weights.names import table, tensor_name
+
+MTP_LAYERS = {"num_nextn_predict_layers", "mtp_num_hidden_layers"}  # in config.json
 
 
 def hf_config(config: ModelConfig, *, dtype: str, end: int) -> dict[str, Any]:
@@ -92,13 +96,68 @@ def save_model(
         ValueError: the architecture is not Qwen3's, or a weight is not finite.
     """
     described = hf_config(config, dtype=dtype, end=end)
-    tensors = {}
-    for name, value in named_tensors(config, params).items():
-        tensors[name] = np.asarray(value.astype(dtype))
-        if not np.isfinite(tensors[name].astype(np.float32)).all():
-            raise ValueError(f"weight {name} is not finite")
+    tensors = {
+        name: stored(name, value, dtype) for name, value in named_tensors(config, params).items()
+    }
     write_json(folder / "config.json", described)
     generation = {"bos_token_id": None, "eos_token_id": end, "pad_token_id": end}
     write_json(folder / "generation_config.json", generation)
-    with write_atomically(folder / "model.safetensors") as file:
+    write_tensors(folder, tensors)
+
+
+def save_as(
+    folder: Path, source: Path, config: ModelConfig, params: PyTree, *, dtype: str = "bfloat16"
+) -> None:
+    """Write config.json and model.safetensors as those of the checkpoint ``source``.
+
+    Tensors have its names and its layout, so that transformers and vLLM load any architecture
+    that specjax does; quantized matrices become ordinary ones. What the decoder does not read
+    (MTP layers, a multimodal model's towers) is left out, and config.json then says so. The
+    tokenizer is not written.
+
+    Args:
+        folder: the one to write to; made if it is not there.
+        source: a Hugging Face checkpoint, from which ``config`` was read.
+        config: of the decoder.
+        params: its weights, of the shapes ``models.build.shapes``.
+        dtype: of the stored weights.
+
+    Raises:
+        ValueError: ``source`` is damaged, or a weight is not finite.
+    """
+    sources, wanted = check_headers(source, config)
+    tensors: dict[str, np.ndarray] = {}
+    for path, (_, parts) in wanted.items():
+        value: Any = params
+        for key in path:
+            value = value[key]
+        value, first = stored(".".join(map(str, path)), value, dtype), 0
+        for part in parts:
+            shape = sources[part.name].shape
+            whole = tensors.setdefault(part.name, np.zeros(shape, value.dtype))
+            sizes = part.shape(shape)
+            one = len(sizes) < value.ndim  # of a stack
+            piece = value[first] if one else value[first : first + sizes[0]]
+            first += 1 if one else sizes[0]
+            region = part.locate(tuple(slice(0, size) for size in sizes))
+            whole[region] = piece.swapaxes(-1, -2) if part.transpose else piece
+    described = dict(text_config(read_json_object(source / "config.json")))
+    described.pop("quantization_config", None)
+    described |= dict.fromkeys(MTP_LAYERS & described.keys(), 0)
+    described["torch_dtype" if "torch_dtype" in described else "dtype"] = dtype
+    write_json(folder / "config.json", described)
+    write_tensors(folder, tensors)
+
+
+def stored(name: str, value: jax.Array, dtype: str) -> np.ndarray:
+    """Return a weight in a dtype. Raises ValueError, with its name, if it is not finite there."""
+    converted = np.asarray(value.astype(dtype))
+    if not np.isfinite(converted.astype(np.float32)).all():
+        raise ValueError(f"weight {name} is not finite")
+    return converted
+
+
+def write_tensors(folder: Path, tensors: dict[str, np.ndarray]) -> None:
+    """Write model.safetensors atomically."""
+    with write_atomically(folder / SINGLE) as file:
         file.write(save(tensors, metadata={"format": "pt"}))

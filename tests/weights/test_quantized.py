@@ -16,6 +16,7 @@ from specjax.weights import load
 from specjax.weights.hf_config import read_config
 from specjax.weights.quantization import DESCRIPTION, METHODS
 from specjax.weights.reader import Part, read_tensor
+from specjax.weights.save import save_as
 from tests.weights import packers
 from tests.weights.packers import draw
 
@@ -216,6 +217,16 @@ def test_a_quantized_checkpoint_is_its_twin(case, keep_dtype, pair, tmp_path):
         jnp.dtype(jnp.bfloat16 if keep_dtype else jnp.float32)
     }
     jax.tree.map(np.testing.assert_array_equal, found, twin)
+
+
+def test_it_is_saved_as_its_twin(pair, tmp_path):
+    folder, saved = quantize(pair.target, tmp_path, "awq"), tmp_path / "saved"
+    config, _ = read_config(folder)
+    save_as(saved, folder, config, load.load_params(folder, config))
+    theirs, ours = (load_file(one / "model.safetensors") for one in (tmp_path / "twin", saved))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert "quantization_config" not in json.loads((saved / "config.json").read_text())
 
 
 def test_the_text_of_a_quantized_checkpoint_is_its_twins(pair, tmp_path):
