@@ -2,7 +2,7 @@
 #   make demo    complete Python code with the bundled model, plainly and with drafters
 #   make test    every law and unit, a real text of each method
 #   make test-all  all tests, half an hour in a fresh clone      make lint    ruff and pyright
-#   make test-slow  what make test leaves out; MINUTES=20 ends after about that many
+#   make test-slow  what make test leaves out; MINUTES=20 skips what has not begun by then
 #   make oracle  compare with a real vLLM, in its own environment (3.5 GB, made once)
 #   make bridge-npu  npu_bridge against the real torch_npu wheel, without a device (45 MB)
 #   make docs    the documentation as a site in site/, with the notebooks' outputs
@@ -29,7 +29,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 demo: $(VENV)/.base
 	$(BIN)/specjax demo
 
-PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --durations 15
+# with MINUTES=N no test begins later than N minutes after the start: the rest are skipped
+PYTEST = $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --durations 15 \
+  $(if $(MINUTES),--minutes $(MINUTES))
 
 test: $(VENV)/.dev
 	$(PYTEST) -m 'not slow and not oracle and not npu_wheel and not npu'
@@ -37,9 +39,8 @@ test: $(VENV)/.dev
 test-all: $(VENV)/.dev
 	$(PYTEST)
 
-# what `make test` leaves out; with MINUTES=N the tests that would begin later are skipped
 test-slow: $(VENV)/.dev
-	$(PYTEST) -m 'slow and not oracle and not npu_wheel and not npu' $(if $(MINUTES),--minutes $(MINUTES))
+	$(PYTEST) -m 'slow and not oracle and not npu_wheel and not npu'
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

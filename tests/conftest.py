@@ -50,11 +50,11 @@ AS_SHIPPED = (
 
 
 def pytest_addoption(parser):
-    """Add the options of slow tests and of the oracle."""
+    """Add the options of time and of the oracle."""
     parser.addoption(
         "--minutes",
         type=float,
-        help="No slow test begins later than this after the start; the rest are skipped.",
+        help="No test begins later than this after the start; the rest are skipped.",
     )
     group = parser.getgroup("oracle")
     group.addoption("--record", action="store_true", help="Keep vLLM's live answers.")
@@ -80,10 +80,9 @@ def place(name: str) -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
-    """Skip a slow test that would begin after ``--minutes``: a slow machine ends in time too."""
+    """Skip a test that would begin after ``--minutes``: a slow machine ends in time too."""
     minutes = item.config.option.minutes
-    slow = item.get_closest_marker("slow") is not None
-    if slow and minutes is not None and time.monotonic() - START > 60 * minutes:
+    if minutes is not None and time.monotonic() - START > 60 * minutes:
         pytest.skip(f"the {minutes:g} minutes of --minutes are over; `make test-all` runs it")
 
 
