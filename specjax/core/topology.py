@@ -78,13 +78,14 @@ def shown(column: Int[Array, "B W"], visible: Bool[Array, "B1 N M"]) -> Bool[Arr
     return (column < 0)[:, None] | drafted
 
 
-@functools.partial(jax.jit, static_argnames="window")
+@functools.partial(jax.jit, static_argnames=("window", "chunked"))
 def sliding_mask(
     mask: Bool[Array, "B N W"],
     positions: Int[Array, "B N"],
     first: Int[Array, "B"],
     window: int,
     slots: Int[Array, "B W"] | None = None,
+    chunked: bool = False,
 ) -> Bool[Array, "B N W"]:
     """Return the mask without what lies before each node's last ``window`` positions.
 
@@ -98,22 +99,25 @@ def sliding_mask(
         first: the slot of each row's first node.
         window: how many positions a node sees, itself included.
         slots: the numbers of the mask's slots, if they are not 0, 1, 2, ...
+        chunked: of these positions, a node sees those from the last multiple of ``window`` on.
     """
     slots = jnp.arange(mask.shape[2])[None] if slots is None else slots
     node = slots - first[:, None]
     nodes = positions.shape[1]
     own = jnp.take_along_axis(positions, jnp.clip(node, 0, nodes - 1), axis=1)
     at = jnp.where((node >= 0) & (node < nodes), own, slots)
-    return mask & (at[:, None] > positions[:, :, None] - window)
+    start = positions // window * window if chunked else positions - window + 1
+    return mask & (at[:, None] >= start[:, :, None])
 
 
-@functools.partial(jax.jit, static_argnames=("window", "size"))
+@functools.partial(jax.jit, static_argnames=("window", "size", "chunked"))
 def ring_mask(
     lengths: Int[Array, "B"],
     visible: Bool[Array, "B1 N M"],
     positions: Int[Array, "B N"],
     window: int,
     size: int,
+    chunked: bool = False,
 ) -> Bool[Array, "B N R"]:
     """Return which slots of a ring of ``size`` each node attends to, after the pass wrote to it.
 
@@ -132,4 +136,4 @@ def ring_mask(
     held = end - 1 - (end - 1 - jnp.arange(size)[None]) % size
     mask = shown(held - lengths[:, None], visible) & (held >= 0)[:, None]
     first = lengths + (columns - positions.shape[1])
-    return sliding_mask(mask, positions, first, window, held)
+    return sliding_mask(mask, positions, first, window, held, chunked)

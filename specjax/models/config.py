@@ -112,16 +112,32 @@ class Delta:
 
 
 @dataclass(frozen=True, kw_only=True)
+class QueryScale:
+    """Llama 4's: queries at position p are times 1 + scale * ln(1 + floor((p + 1) / every))."""
+
+    scale: float
+    every: int  # positions
+
+    def __post_init__(self):
+        if self.every < 1:
+            raise ValueError(f"floor_scale must be at least 1, got {self.every}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class AttentionKind:
     """What layers of one kind see, and how they turn queries and keys."""
 
     window: int | None = None  # the last positions that a token sees, itself included
+    chunked: bool = False  # of these, those from the last multiple of ``window`` on
     rope: Rope | None = None  # None: positions are not turned
+    query_scale: QueryScale | None = None
     delta: Delta | None = None  # a recurrent state instead of keys and values
 
     def __post_init__(self):
         if self.window is not None and self.window < 1:
             raise ValueError(f"a sliding window needs at least 1 position, got {self.window}")
+        if self.chunked and self.window is None:
+            raise ValueError("chunked attention needs a window: the size of a chunk")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,6 +190,7 @@ class Experts:
     n_group: int = 1
     topk_group: int = 1  # of a token's groups
     norm_topk_prob: bool = True
+    weigh_inputs: bool = False  # the weights multiply the experts' inputs, not their outputs
     routed_scaling_factor: float = 1.0
     bias: bool = False  # of the experts' matrices
     n_shared_experts: int = 0
@@ -224,7 +241,8 @@ class ModelConfig:
     output_bias: bool = False  # the attention's output projection
     mlp_bias: bool = False
     qk_norm: bool = False
-    qk_norm_last: bool = False  # after RoPE
+    qk_norm_last: bool = False  # after RoPE, and only where there is RoPE
+    qk_norm_weight: bool = True  # False: queries and keys are only divided by their size
     sinks: bool = False  # a learned score per head joins each softmax
     output_gate: bool = False  # each query head has a gate of its output
     latent: Latent | None = None

@@ -3,6 +3,8 @@
 Attribute paths follow Hugging Face's names. Modules assign nothing when they are called.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -13,7 +15,7 @@ from specjax.core.cache import slots_of
 from specjax.core.delta import parents_of
 from specjax.core.topology import attention_mask, ring_mask, sliding_mask
 from specjax.core.types import Cache, NodeOrder, Output, Recurrent, Ring, Slots
-from specjax.models.config import ModelConfig, Rope
+from specjax.models.config import AttentionKind, ModelConfig, Rope
 from specjax.models.delta_net import DeltaNet, Steps
 from specjax.models.experts import Mixture
 from specjax.models.latent import LatentAttention
@@ -41,8 +43,9 @@ class Attention(nnx.Module):
         else:
             self.q_proj, self.k_proj, self.v_proj = linear(wide), linear(narrow), linear(narrow)
         self.o_proj = Linear(outputs, size, bias=config.output_bias, dtype=dtype, rngs=rngs)
-        self.q_norm = Norm(config, config.head_dim) if config.qk_norm else None
-        self.k_norm = Norm(config, config.head_dim) if config.qk_norm else None
+        normed = config.qk_norm and not (config.qk_norm_last and self.rope is None)
+        norm = functools.partial(Norm, config, config.head_dim, weighted=config.qk_norm_weight)
+        self.q_norm, self.k_norm = (norm(), norm()) if normed else (None, None)
         self.norm_last = config.qk_norm_last
         self.sinks = nnx.Param(jnp.zeros(config.num_heads, dtype)) if config.sinks else None
 
@@ -52,7 +55,7 @@ class Attention(nnx.Module):
         """Return queries or keys, normalised and turned by their positions."""
         if norm is not None and not self.norm_last:
             x = norm(x)
-        if angles is not None:
+        if angles is not None and self.rope is not None:
             x = turn(self.rope, x, angles)
         return norm(x) if norm is not None and self.norm_last else x
 
@@ -91,6 +94,8 @@ class Attention(nnx.Module):
             q, gate = jnp.split(q.reshape(*x.shape[:2], -1, 2 * self.head_dim), 2, axis=-1)
         q = q.reshape(*x.shape[:2], -1, self.head_dim)
         q = self.turned(q, self.q_norm, angles)
+        if angles is not None and angles.scale is not None:
+            q = q * angles.scale[:, :, None, None].astype(q.dtype)
         if self.scale is not None:
             q = q * (self.scale * self.head_dim**0.5)  # ops.attention divides by this root
         window = mask.shape[2]
@@ -174,7 +179,7 @@ def layer_inputs(
     window: int,
     present: Bool[Array, "B N"] | None = None,
 ) -> tuple[list[tuple[Angles | None, Bool[Array, "B N W"]]], Int[Array, "B N"]]:
-    """Return RoPE angles and attention mask for each layer, and the nodes' cache slots.
+    """Return what positions do and the attention mask for each layer, and the nodes' cache slots.
 
     Layers of one kind share arrays.
     """
@@ -182,21 +187,24 @@ def layer_inputs(
     first = lengths + (visible.shape[2] - positions.shape[1])
     everything = attention_mask(lengths, visible, window)
 
-    def seen(width: int | None, size: int | None) -> Bool[Array, "B N W"]:
+    def seen(width: int | None, chunked: bool, size: int | None) -> Bool[Array, "B N W"]:
         if width is None:
             mask = everything
         elif size is None:
-            mask = sliding_mask(everything, positions, first, width)
+            mask = sliding_mask(everything, positions, first, width, chunked=chunked)
         else:
-            mask = ring_mask(lengths, visible, positions, width, size)
+            mask = ring_mask(lengths, visible, positions, width, size, chunked)
         return mask if present is None else ops.hide(mask, present)
 
     sizes = [one.keys.shape[2] if isinstance(one, Ring) else None for one in cache.layers]
-    windows = [(kind.window, size) for kind, size in zip(kinds, sizes, strict=True)]
+    windows = [(one.window, one.chunked, size) for one, size in zip(kinds, sizes, strict=True)]
     masks = {each: seen(*each) for each in dict.fromkeys(windows)}
     ropes = dict.fromkeys(kind.rope for kind in kinds)
     turns = {rope: shared_angles(config, rope, positions) for rope in ropes}
-    each = [(turns[kind.rope], masks[at]) for kind, at in zip(kinds, windows, strict=True)]
+    each = [
+        (with_scale(turns[kind.rope], kind, positions), masks[at])
+        for kind, at in zip(kinds, windows, strict=True)
+    ]
     return each, first[:, None] + jnp.arange(positions.shape[1])[None]
 
 
@@ -223,7 +231,19 @@ def shared_angles(
     if rope is None:
         return None
     both = jnp.concatenate(rope_angles(rope, config.head_dim, positions), axis=-1)
-    return jnp.split(jax.lax.optimization_barrier(both), 2, axis=-1)
+    return Angles(*jnp.split(jax.lax.optimization_barrier(both), 2, axis=-1))
+
+
+def with_scale(
+    angles: Angles | None, kind: AttentionKind, positions: Int[Array, "B N"]
+) -> Angles | None:
+    """Return a layer's angles with the scale of its queries, where it has one."""
+    if kind.query_scale is None:
+        return angles
+    facts = kind.query_scale
+    times = jnp.floor((positions + 1).astype(jnp.float32) / facts.every)
+    scale = 1 + facts.scale * jnp.log1p(times)
+    return Angles(None, None, scale) if angles is None else angles._replace(scale=scale)
 
 
 class Decoder(nnx.Module):

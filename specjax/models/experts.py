@@ -60,7 +60,7 @@ class Router(nnx.Module):
         bias = None if self.bias is None else self.bias[...].astype(wide)
         logits = ops.linear(x.astype(wide), self.weight[...].astype(wide), bias)
         scores = jax.nn.sigmoid(logits) if facts.scores == "sigmoid" else ops.softmax(logits)
-        ranked = scores
+        ranked = logits if facts.weigh_inputs else scores  # Llama 4's scores may be equal, at 1
         if self.e_score_correction_bias is not None:
             ranked = scores + self.e_score_correction_bias[...][None, None]
         if facts.topk_group < facts.n_group:
@@ -124,7 +124,7 @@ class Mixture(nnx.Module):
         facts = config.experts
         assert facts is not None
         self.gate = Router(facts, config.hidden_size, dtype=config.dtype, rngs=rngs)
-        self.experts = Bank(config, facts, rngs=rngs)
+        self.experts, self.weigh_inputs = Bank(config, facts, rngs=rngs), facts.weigh_inputs
         wide = facts.shared_size or facts.n_shared_experts * facts.moe_intermediate_size
         self.shared_experts = MLP(config, rngs=rngs, wide=wide) if facts.n_shared_experts else None
         gate = {"bias": False, "dtype": config.dtype, "rngs": rngs}
@@ -134,10 +134,24 @@ class Mixture(nnx.Module):
 
     def __call__(self, x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
         """Return the layer's output."""
-        y = self.experts(x, *self.gate(x))
+        chosen, weights = self.gate(x)
+        if self.weigh_inputs:
+            y = self.of_weighted(x, chosen, weights)
+        else:
+            y = self.experts(x, chosen, weights)
         if self.shared_experts is None:
             return y
         shared = self.shared_experts(x)
         if self.shared_expert_gate is not None:
             shared = shared * jax.nn.sigmoid(self.shared_expert_gate(x))
         return y + shared
+
+    def of_weighted(
+        self, x: Float[Array, "B N D"], chosen: Int[Array, "B N k"], weights: Float[Array, "B N k"]
+    ) -> Float[Array, "B N D"]:
+        """Return the sum of each token's experts' outputs of its input times their weights."""
+        batch, nodes, count = chosen.shape
+        inputs = (x[:, :, None] * weights[..., None].astype(x.dtype)).reshape(batch, -1, x.shape[2])
+        once = jnp.ones((batch, nodes * count, 1), weights.dtype)
+        each = self.experts(inputs, chosen.reshape(batch, -1, 1), once)
+        return each.reshape(batch, nodes, count, -1).sum(axis=2)

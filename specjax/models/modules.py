@@ -47,15 +47,20 @@ class Norm(nnx.Module):
         size: int,
         epsilon: float | None = None,
         offset: float | None = None,
+        *,
+        weighted: bool = True,
     ):
         self.epsilon = config.norm_eps if epsilon is None else epsilon
         self.offset = config.norm_offset if offset is None else offset
-        self.weight = nnx.Param(jnp.full(size, 1 - self.offset, config.dtype))
+        weight = jnp.full(size, 1 - self.offset, config.dtype)
+        self.weight = nnx.Param(weight) if weighted else None
         bias = config.norm == "layer"
         self.bias = nnx.Param(jnp.zeros(size, config.dtype)) if bias else None
 
     def __call__(self, x: Float[Array, "*lead D"]) -> Float[Array, "*lead D"]:
         """Return the normalised last axis."""
+        if self.weight is None:
+            return ops.rms_norm(x, jnp.ones(x.shape[-1], x.dtype), self.epsilon)
         if self.bias is None:
             weight = self.weight[...]
             if self.offset:  # added in float32, or bfloat16 loses its small part

@@ -1,7 +1,7 @@
 """RoPE (Su et al. 2021, arXiv:2104.09864): plain, or with one of the scalings of ``config``."""
 
 import math
-from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +10,13 @@ from jaxtyping import Array, Float, Int
 from specjax.core import ops
 from specjax.models.config import LinearScaling, LongRope, ModelConfig, Rope, Yarn
 
-Angles = Sequence[Float[Array, "B N d2"]]  # cosines and sines
+
+class Angles(NamedTuple):
+    """What the nodes' positions do to their queries and keys."""
+
+    cos: Float[Array, "B N d2"] | None  # None: they are not turned
+    sin: Float[Array, "B N d2"] | None
+    scale: Float[Array, "B N"] | None = None  # of queries; None: 1
 
 
 def inverse_frequencies(rope: Rope, head_dim: int) -> Float[np.ndarray, "d2"]:
@@ -78,11 +84,12 @@ def turn(rope: Rope | None, x: Float[Array, "B N H d"], angles: Angles) -> Float
     """
     if rope is None:
         return x
+    assert angles.cos is not None and angles.sin is not None
     dim = rope.dim or x.shape[-1]
     turned, rest = x[..., :dim], x[..., dim:]
     if rope.paired:
         turned = jnp.concatenate([turned[..., ::2], turned[..., 1::2]], axis=-1)
-    turned = ops.rotate(turned, *angles)
+    turned = ops.rotate(turned, angles.cos, angles.sin)
     return jnp.concatenate([turned, rest], axis=-1) if rest.shape[-1] else turned
 
 

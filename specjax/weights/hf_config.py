@@ -23,6 +23,7 @@ from specjax.models.config import (
     Llama3Scaling,
     LongRope,
     ModelConfig,
+    QueryScale,
     Rope,
     Yarn,
 )
@@ -42,6 +43,7 @@ from specjax.weights.hf_facts import (
 from specjax.weights.quantization import parse_quantization
 
 FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"  # of a layer
+CHUNKED = "chunked_attention"
 
 
 def read_config(
@@ -286,6 +288,47 @@ def _deepseek_v32_facts(facts: Raw, own: Architecture, max_model_len: int | None
     return found | {"latent": dataclasses.replace(found["latent"], indexer=indexer)}
 
 
+def _llama4_facts(facts: Raw, own: Architecture, max_model_len: int | None) -> Raw:
+    """Return the fields of Llama 4: layers with RoPE and chunks, layers without, and experts."""
+    count = _number(facts, "num_hidden_layers")
+    step = _number(facts, "interleave_moe_layer_step")
+    plain = facts | {"layer_types": None, "decoder_sparse_step": step}
+    found = _decoder_facts(plain, own, max_model_len)
+    found["intermediate_size"] = _number(facts, "intermediate_size_mlp")
+    if facts["moe_layers"] is not None:
+        chosen = _list(facts, "moe_layers")
+        mixed = tuple(i in chosen for i in range(count))
+        experts = dataclasses.replace(found["experts"], layers=() if all(mixed) else mixed)
+        found["experts"] = experts if any(mixed) else None
+    every = _number(facts, "no_rope_layer_interval")
+    turned = _list(facts, "no_rope_layers") or [(i + 1) % max(every, 1) for i in range(count)]
+    chunk, longest = facts["attention_chunk_size"], max_model_len or math.inf
+    types = _list(facts, "layer_types")
+    types = types or [CHUNKED if one and chunk is not None else FULL for one in turned]
+    if len(types) != count or len(turned) < count:
+        both = f"{len(types)} and {len(turned)}"
+        raise ValueError(
+            f"config.json: layer_types and no_rope_layers name {both} of {count} layers"
+        )
+    strange = [kind for kind in types if kind not in (FULL, CHUNKED)]
+    if strange:
+        _refuse("layer_types", strange, "another attention", PLAIN)
+    window = _number(facts, "attention_chunk_size") if CHUNKED in types else 0
+    scale, floor = _number(facts, "attn_scale", kind=float), _number(facts, "floor_scale")
+    scaled = _flag(facts, "attn_temperature_tuning") and longest >= floor
+
+    def kind(layer: int) -> AttentionKind:
+        chunked = types[layer] == CHUNKED and longest > window
+        return AttentionKind(
+            window=window if chunked else None,
+            chunked=chunked,
+            rope=found["rope"] if turned[layer] else None,
+            query_scale=None if turned[layer] or not scaled else QueryScale(scale=scale, every=floor),
+        )
+
+    return found | {"layers": tuple(kind(layer) for layer in range(count))}
+
+
 def _opt_facts(facts: Raw, own: Architecture, max_model_len: int | None) -> Raw:
     """Return the fields of OPT: learned positions, LayerNorm, ReLU, biases everywhere."""
     hidden, heads = _number(facts, "hidden_size"), _number(facts, "num_attention_heads")
@@ -319,6 +362,7 @@ def _opt_facts(facts: Raw, own: Architecture, max_model_len: int | None) -> Raw:
 
 
 FACTS = {
+    "Llama4ForCausalLM": _llama4_facts,
     "OPTForCausalLM": _opt_facts,
     "DeepseekV3ForCausalLM": _deepseek_facts,
     "DeepseekV32ForCausalLM": _deepseek_v32_facts,

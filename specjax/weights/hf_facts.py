@@ -183,6 +183,28 @@ DEEPSEEK_V32 = DEEPSEEK | {
     "index_n_heads": 64,
     "index_head_dim": 128,
 }
+LLAMA4 = LLAMA | {
+    "max_position_embeddings": 131072,
+    "vocab_size": 202048,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "rms_norm_eps": 1e-5,
+    "default_theta": 500000.0,
+    "intermediate_size": 8192,  # of an expert
+    "intermediate_size_mlp": 16384,  # of a layer without experts
+    "num_local_experts": 16,
+    "num_experts_per_tok": 1,
+    "moe_layers": None,
+    "interleave_moe_layer_step": 1,
+    "use_qk_norm": True,
+    "no_rope_layers": None,
+    "no_rope_layer_interval": 4,
+    "attention_chunk_size": 8192,
+    "attn_temperature_tuning": True,
+    "floor_scale": 8192,
+    "attn_scale": 0.1,
+}
 OPT: Raw = {
     "max_position_embeddings": 2048,
     "activation_function": "relu",
@@ -476,10 +498,24 @@ ARCHITECTURES: dict[str, Architecture] = {
         rope={"paired": True},
         only=NO_BIAS | {"use_bias": (None, False)},
     ),
+    "Llama4ForCausalLM": Architecture(
+        LLAMA4,
+        "llama4_text",
+        "Llama 4 Scout and Maverick, text; chunked attention, layers without RoPE, experts",
+        facts={"names": "llama4", "qk_norm_last": True, "qk_norm_weight": False},
+        biases=QKVO,
+        rope={"paired": True},
+        experts=MIXTRAL_KEYS,
+        router={"scores": "sigmoid", "norm_topk_prob": False, "weigh_inputs": True}
+        | {"n_shared_experts": 1},
+        computed=("num_local_experts", "use_qk_norm", "no_rope_layers", "attention_chunk_size"),
+        only=NO_MLP_BIAS,
+    ),
     "OPTForCausalLM": Architecture(OPT, "opt", "OPT; learned positions"),
 }
 WRAPPERS = {  # with a "text_config"
     "Gemma3ForConditionalGeneration": "Gemma3ForCausalLM",
+    "Llama4ForConditionalGeneration": "Llama4ForCausalLM",
     "Qwen3_5ForConditionalGeneration": "Qwen3_5ForCausalLM",
     "Qwen3_5MoeForConditionalGeneration": "Qwen3_5MoeForCausalLM",
 }

@@ -82,6 +82,10 @@ GEMMA3: Table = LLAMA | {  # here the name of Llama's norm before the MLP is tha
     "layers.{}.post_attention_layernorm": "model.layers.{}.pre_feedforward_layernorm",
     "layers.{}.mlp_norm": "model.layers.{}.post_feedforward_layernorm",
 }
+LLAMA4: Table = {
+    ours: theirs.replace(".mlp.", ".feed_forward.").replace("shared_experts", "shared_expert")
+    for ours, theirs in LLAMA.items()
+} | {"layers.{}.mlp.gate": "model.layers.{}.feed_forward.router"}
 HUNYUAN: Table = LLAMA | {
     "layers.{}.self_attn.q_norm": "model.layers.{}.self_attn.query_layernorm",
     "layers.{}.self_attn.k_norm": "model.layers.{}.self_attn.key_layernorm",
@@ -107,6 +111,7 @@ TABLES = {  # ``ModelConfig.names``
     "gpt_oss": GPT_OSS,
     "glm4": GLM4,
     "gemma3": GEMMA3,
+    "llama4": LLAMA4,
     "hunyuan": HUNYUAN,
     "qwen3_next": QWEN3_NEXT,
 }
@@ -133,6 +138,10 @@ FUSED: dict[str, tuple[Fused, ...]] = {  # by table
     "llama": PROJECTIONS + STACKS,
     "glm4": PROJECTIONS,
     "qwen3_next": STACKS,
+    "llama4": (
+        Fused("feed_forward.experts.gate_up_proj", GATE_UP, input_first=True),
+        Fused("feed_forward.experts.down_proj", DOWN, input_first=True),
+    ),
     "gpt_oss": (
         Fused("mlp.experts.gate_up_proj", GATE_UP, interleaved=True, input_first=True),
         Fused("mlp.experts.gate_up_proj_bias", GATE_UP, interleaved=True),
@@ -151,7 +160,7 @@ IGNORED = (
 )
 
 TOWERS = (
-    *("model.vision_tower.", "vision_tower.", "model.visual.", "visual."),
+    *("model.vision_tower.", "vision_tower.", "model.visual.", "visual.", "vision_model."),
     *("model.multi_modal_projector.", "multi_modal_projector."),
 )
 WRAPPED = re.compile(r"^(?:model\.)?language_model\.")
@@ -232,12 +241,11 @@ def fused_part(
     """
     if len(path) < 2:
         return None
-    module, bias = str(path[-2]), path[-1] == "bias"
-    parent = ".".join(map(str, path[:-2]))
+    parent, module, bias = path[-3:-2], str(path[-2]), path[-1] == "bias"
     for fused in FUSED.get(config.names, ()):
         name = layer + fused.name
         stem = name.removesuffix(".weight").removesuffix("_bias").rpartition(".")[0]
-        if module not in fused.pieces or name not in found or not stem.endswith(f".{parent}"):
+        if module not in fused.pieces or name not in found or parent != (stem.split(".")[-1],):
             continue
         if bias != fused.name.endswith("_bias"):
             continue

@@ -393,6 +393,7 @@ PUBLISHED = {  # what config.json of published models holds beside the keys of t
     "deepseek": {"moe_layer_freq": 1, "scoring_func": "sigmoid", "topk_method": "noaux_tc"},
     "deepseek-v32": {"moe_layer_freq": 1, "scoring_func": "sigmoid", "topk_method": "noaux_tc"},
     "gemma3": {"attn_logit_softcapping": None, "cache_implementation": "hybrid"},
+    "llama4": {"moe_layers": None, "no_rope_layers": None, "layer_types": None},
     "qwen3-next": {"layer_types": None, "full_attention_interval": 2},
     "qwen3-5": {"layer_types": None, "full_attention_interval": 2}
     | {"attn_output_gate": True, "mamba_ssm_dtype": "float32", "mtp_num_hidden_layers": 1},

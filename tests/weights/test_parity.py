@@ -39,6 +39,9 @@ OTHERS = [  # the settings' other values, beside those of the variants
     ("phi3", PLAIN | {"sliding_window": 9}),
     ("hunyuan", PLAIN | {"attention_bias": False, "tie_word_embeddings": True}),
     ("ernie4_5", {"tie_word_embeddings": False}),
+    ("llama4", {"moe_layers": [0, 3], "use_qk_norm": False, "attn_temperature_tuning": False}),
+    ("llama4", {"num_experts_per_tok": 2, "attention_chunk_size": None, "attention_bias": True}),
+    ("llama4", {"no_rope_layers": [0, 1, 1, 1], "moe_layers": [], "tie_word_embeddings": True}),
     ("qwen3-next", {"mlp_only_layers": [], "norm_topk_prob": False, "attention_bias": True}),
     ("qwen3-5-moe", {"attention_bias": True, "tie_word_embeddings": True}),
 ]
@@ -184,6 +187,13 @@ def config_mutations(config):
                 k if k.window is None else replaced(k, window=change(k.window)) for k in kinds
             ]
             out[name] = {"layers": tuple(changed)}
+        if any(kind.chunked for kind in kinds):
+            sliding = tuple(replaced(kind, chunked=False) for kind in kinds)
+            out["chunked"] = {"layers": sliding}
+        for name in ("scale", "every", None):
+            changed = tuple(replaced(k, query_scale=scaled(k.query_scale, name)) for k in kinds)
+            if changed != kinds:
+                out[f"query_scale: {name}"] = {"layers": changed}
         if len(set(kinds)) > 1:
             out["order of layers"] = {"layers": kinds[1:] + kinds[:1]}
     for name, value in (("norm_offset", 0.0), ("embed_scale", 1.0), ("attention_scale", None)):
@@ -212,7 +222,10 @@ def config_mutations(config):
     if config.experts is not None:
         facts = config.experts
         other = "softmax" if facts.scores == "sigmoid" else "sigmoid"
-        out |= nested(config, "experts", num_experts_per_tok=facts.num_experts_per_tok - 1)
+        fewer = facts.num_experts_per_tok - 1
+        out |= nested(config, "experts", num_experts_per_tok=fewer or 2)
+        if facts.weigh_inputs:
+            out |= nested(config, "experts", weigh_inputs=False)
         out |= nested(config, "experts", norm_topk_prob=not facts.norm_topk_prob)
         out |= nested(config, "experts", routed_scaling_factor=facts.routed_scaling_factor * 2)
         out |= nested(config, "experts", scores=other)
@@ -243,6 +256,13 @@ def turned(config, name="", **changes):
 
 
 replaced = dataclasses.replace
+
+
+def scaled(facts, name):
+    """Double a field of a query scale, or leave the whole scale out."""
+    if facts is None or name is None:
+        return None
+    return replaced(facts, **{name: 2 * getattr(facts, name)})
 
 
 def nested(config, record, **changes):

@@ -176,6 +176,14 @@ VARIANTS = {
         },
     ),
     "ernie4_5": ("Ernie4_5ForCausalLM", GROUPED | {"head_dim": 16}),
+    "llama4": (
+        "Llama4ForCausalLM",
+        GROUPED
+        | {"head_dim": 16, "num_local_experts": 8, "num_experts_per_tok": 1}
+        | {"num_hidden_layers": 4, "interleave_moe_layer_step": 2, "intermediate_size_mlp": 72}
+        | {"no_rope_layer_interval": 2, "attention_chunk_size": 9, "floor_scale": 6}
+        | {"attn_scale": 0.7, "rope_parameters": LLAMA3},
+    ),
     "qwen3-next": (
         "Qwen3NextForCausalLM",
         GROUPED
