@@ -84,7 +84,8 @@ def turn(rope: Rope | None, x: Float[Array, "B N H d"], angles: Angles) -> Float
     """
     if rope is None:
         return x
-    assert angles.cos is not None and angles.sin is not None
+    assert angles.cos is not None
+    assert angles.sin is not None
     dim = rope.dim or x.shape[-1]
     turned, rest = x[..., :dim], x[..., dim:]
     if rope.paired:

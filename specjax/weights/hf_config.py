@@ -300,8 +300,8 @@ def _llama4_facts(facts: Raw, own: Architecture, max_model_len: int | None) -> R
         mixed = tuple(i in chosen for i in range(count))
         experts = dataclasses.replace(found["experts"], layers=() if all(mixed) else mixed)
         found["experts"] = experts if any(mixed) else None
-    every = _number(facts, "no_rope_layer_interval")
-    turned = _list(facts, "no_rope_layers") or [(i + 1) % max(every, 1) for i in range(count)]
+    interval = max(_number(facts, "no_rope_layer_interval"), 1)
+    turned = _list(facts, "no_rope_layers") or [(i + 1) % interval for i in range(count)]
     chunk, longest = facts["attention_chunk_size"], max_model_len or math.inf
     types = _list(facts, "layer_types")
     types = types or [CHUNKED if one and chunk is not None else FULL for one in turned]
@@ -314,8 +314,9 @@ def _llama4_facts(facts: Raw, own: Architecture, max_model_len: int | None) -> R
     if strange:
         _refuse("layer_types", strange, "another attention", PLAIN)
     window = _number(facts, "attention_chunk_size") if CHUNKED in types else 0
-    scale, floor = _number(facts, "attn_scale", kind=float), _number(facts, "floor_scale")
-    scaled = _flag(facts, "attn_temperature_tuning") and longest >= floor
+    scale, every = _number(facts, "attn_scale", kind=float), _number(facts, "floor_scale")
+    scaled = _flag(facts, "attn_temperature_tuning") and longest >= every
+    tuned = QueryScale(scale=scale, every=every) if scaled else None
 
     def kind(layer: int) -> AttentionKind:
         chunked = types[layer] == CHUNKED and longest > window
@@ -323,7 +324,7 @@ def _llama4_facts(facts: Raw, own: Architecture, max_model_len: int | None) -> R
             window=window if chunked else None,
             chunked=chunked,
             rope=found["rope"] if turned[layer] else None,
-            query_scale=None if turned[layer] or not scaled else QueryScale(scale=scale, every=floor),
+            query_scale=None if turned[layer] else tuned,
         )
 
     return found | {"layers": tuple(kind(layer) for layer in range(count))}

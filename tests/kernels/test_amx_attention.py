@@ -60,6 +60,9 @@ def test_a_row_has_the_same_bits_alone(shape, has_sinks):
                 np.testing.assert_array_equal(alone, together[at])
 
 
+@pytest.mark.skipif(
+    not amx.has_amx(), reason="without AMX sums are float32: rounding to bfloat16 hides their order"
+)
 def test_a_wrong_order_of_sums_would_be_seen():
     """The last bits of the tiles' sums do depend on the order: the test above can fail."""
     query, keys, values, _ = asked((1, 1, 6, 2, 300, 64, 64))

@@ -10,7 +10,7 @@ import pytest
 from specjax.core.types import Params
 from specjax.drafters.draft_model import draft_model
 from specjax.models.build import build_target, init_params
-from specjax.models.config import AttentionKind, Experts, Rope
+from specjax.models.config import AttentionKind, Experts, QueryScale, Rope
 from tests.laws import harness as h
 from tests.laws.test_same_text import assert_bitwise, only
 
@@ -42,12 +42,31 @@ SPARSE = dataclasses.replace(  # facts of gpt-oss, Gemma-3 and GLM-4
         bias=True,
     ),
 )
+CHUNKED = dataclasses.replace(  # facts of Llama 4
+    JOINED,
+    qk_norm_last=True,
+    qk_norm_weight=False,
+    layers=(
+        AttentionKind(window=9, chunked=True, rope=ROPE),
+        AttentionKind(query_scale=QueryScale(scale=0.7, every=6)),
+    ),
+    experts=Experts(
+        n_routed_experts=8,
+        num_experts_per_tok=1,
+        moe_intermediate_size=12,
+        scores="sigmoid",
+        norm_topk_prob=False,
+        weigh_inputs=True,
+        n_shared_experts=1,
+    ),
+)
 FORMS = {
     "float32": (JOINED, "bfloat16"),
     "bfloat16": (dataclasses.replace(JOINED, dtype="bfloat16", cache_dtype="uint16"), "bfloat16"),
     "float16": (dataclasses.replace(JOINED, dtype="float16"), "float16"),
     "OPT": (OPT, "float16"),
     "sparse": (SPARSE, "bfloat16"),
+    "chunked": (CHUNKED, "bfloat16"),
 }
 
 

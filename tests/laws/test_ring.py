@@ -22,8 +22,9 @@ from tests.laws import test_churn as churn
 
 WINDOW, CHUNK = 9, 16
 SLIDING = AttentionKind(window=WINDOW, rope=TINY.rope)
+CHUNKED = dataclasses.replace(SLIDING, chunked=True)
 CONFIG = dataclasses.replace(
-    TINY, num_layers=3, layers=(SLIDING, AttentionKind(rope=TINY.rope), SLIDING), sinks=True
+    TINY, num_layers=3, layers=(SLIDING, AttentionKind(rope=TINY.rope), CHUNKED), sinks=True
 )
 ROOM = CHUNK  # a draft model reads a chunk and one position more
 HELD = WINDOW + ROOM

@@ -13,6 +13,7 @@ from specjax.models.config import (
     Latent,
     Llama3Scaling,
     ModelConfig,
+    QueryScale,
     Rope,
 )
 
@@ -39,6 +40,17 @@ CONFIGS = {
             n_routed_experts=8, num_experts_per_tok=2, moe_intermediate_size=24, bias=True,
             router_bias=True, correction_bias=True, scores="sigmoid", n_group=4, topk_group=2,
             n_shared_experts=1,
+        ),
+    ),
+    "llama4": dataclasses.replace(
+        BASE, qk_norm=True, qk_norm_last=True, qk_norm_weight=False,
+        layers=(
+            AttentionKind(window=9, chunked=True, rope=Rope(paired=True)),
+            AttentionKind(query_scale=QueryScale(scale=0.7, every=6)),
+        ),
+        experts=Experts(
+            n_routed_experts=8, num_experts_per_tok=1, moe_intermediate_size=24, scores="sigmoid",
+            norm_topk_prob=False, weigh_inputs=True, n_shared_experts=1,
         ),
     ),
     "geglu": dataclasses.replace(BASE, mlp="geglu", qk_norm=True, qk_norm_last=True),
