@@ -234,6 +234,22 @@ def phi3(rng: np.random.Generator, config: Facts, index: int) -> Weights:
     return own | prefixed("mlp.", gates) | norms(rng, *PRE)
 
 
+def llama4(rng: np.random.Generator, config: Facts, index: int) -> Weights:
+    """Draw a layer of Llama 4: experts are one tensor, input first, beside a shared one."""
+    if (index + 1) % config["interleave_moe_layer_step"]:
+        own = mlp(rng)
+    else:
+        gate_up = [weight(rng, 2 * EXPERT_FEATURES, HIDDEN).T for _ in range(EXPERTS)]
+        down = [weight(rng, HIDDEN, EXPERT_FEATURES).T for _ in range(EXPERTS)]
+        own = {
+            "router.weight": weight(rng, EXPERTS, HIDDEN),
+            "experts.gate_up_proj": np.stack(gate_up),
+            "experts.down_proj": np.stack(down),
+        }
+        own |= prefixed("shared_expert.", mlp(rng, EXPERT_FEATURES))
+    return attention(rng) | prefixed("feed_forward.", own) | norms(rng, *PRE)
+
+
 def hunyuan(rng: np.random.Generator, config: Facts, index: int) -> Weights:
     """Draw a layer of Hunyuan."""
     own = attention(rng, norms=("query_layernorm", "key_layernorm"))
@@ -374,6 +390,15 @@ ARCHITECTURES: dict[str, tuple[str, str, Facts, Layer]] = {
             }
         },
         phi3,
+    ),
+    "llama-4": (
+        "Llama4ForCausalLM",
+        "llama4_text",
+        HEAD
+        | {"num_local_experts": EXPERTS, "num_experts_per_tok": 1, "interleave_moe_layer_step": 2}
+        | {"intermediate_size": EXPERT_FEATURES, "intermediate_size_mlp": FEATURES}
+        | {"no_rope_layer_interval": 2, "attention_chunk_size": 2 * WINDOW, "use_qk_norm": True},
+        llama4,
     ),
     "hunyuan": (
         "HunYuanDenseV1ForCausalLM",

@@ -1,11 +1,14 @@
 """What the tests of several processes run in each of them: completions by many drafters.
 
-python -m tests.groups.driver NNODES RANK PORT TARGET DRAFT EXTRACTED CASE ...
+python -m tests.groups.driver NNODES RANK PORT TARGET DRAFT HEADS FOLDER CASE ...
 """
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
+
+import jax
 
 from specjax.engine.connector import CONNECTOR
 from specjax.engine.llm import LLM
@@ -13,36 +16,83 @@ from specjax.engine.options.sampling_params import SamplingParams
 from specjax.engine.options.structured_outputs import StructuredOutputsParams
 from specjax.host import group
 from specjax.host.compile_cache import enable_compile_cache
+from specjax.models.build import init_params
+from specjax.models.config import BlockConfig, FeatureConfig, MedusaConfig, SpeculatorConfig
+from specjax.weights.heads import lent, name, paths
+from specjax.weights.hf_config import read_config
+from specjax.weights.load import load_params
+from specjax.weights.save_heads import save_head
 
 PROMPTS = ["def f(x):", "x = 1\n", "import"]
+GREEDY = {"temperature": 0.0}
 SAMPLED = {"temperature": 0.8, "top_p": 0.9, "seed": 7, "logprobs": 1}
+HEADS = ("eagle", "eagle3", "mtp", "medusa", "mlp_speculator", "dflash")
 
 
-def cases(draft):
-    """Yield (name, speculative_config, sampling parameters)."""
+def write_heads(target, folder):
+    """Write a random head of every method for a target, each into a folder of its own."""
+    facts, _ = read_config(target, dtype="float32")
+    weights, size = load_params(target, facts), facts.hidden_size
+    block = facts.block(0)
+    layered = {"block": block, "target_size": size}
+    llama = {**layered, "block": dataclasses.replace(block, qk_norm=False, qkv_bias=False)}
+    sizes = {"hidden_size": size, "vocab_size": facts.vocab_size}
+    taps = {"taps": (0, 1, 2)}
+    configs = {
+        "eagle": FeatureConfig(kind="eagle", **llama),
+        "eagle3": FeatureConfig(kind="eagle3", **llama, **taps),
+        "mtp": FeatureConfig(kind="mtp", **layered, hidden_first=True, taps=(facts.num_layers,)),
+        "medusa": MedusaConfig(num_heads=3, num_layers=1, **sizes),
+        "mlp_speculator": SpeculatorConfig(num_stages=3, inner_size=24, **sizes),
+        "dflash": BlockConfig(
+            kind="dflash", **layered, **taps, mask_token_id=5, causal=(False,),
+            sliding_windows=(None,),
+        ),
+    }  # fmt: skip
+    for kind, config in configs.items():
+        shared = set() if kind == "medusa" else set(lent(config, weights))
+        fresh = paths(init_params(config, jax.random.key(3)))
+        Path(folder, kind).mkdir(parents=True)
+        own = {name(p): x for p, x in fresh.items() if p not in shared and p != ("vocab_rows",)}
+        save_head(Path(folder, kind), kind, config, own)
+
+
+def cases(draft, heads):
+    """Yield (name, speculative_config, the sampling parameters of several requests)."""
+    both = (GREEDY, SAMPLED)
     model = {"method": "draft_model", "model": draft, "num_speculative_tokens": 2}
-    yield "plain", None, {**SAMPLED, "presence_penalty": 0.3}
-    yield "ngram", {"method": "ngram", "num_speculative_tokens": 3}, {"temperature": 0.0}
-    yield "suffix", {"method": "suffix", "num_speculative_tokens": 3}, {"temperature": 0.0}
-    yield "walk", model, SAMPLED
-    yield "rejection", {**model, "draft_sample_method": "probabilistic"}, SAMPLED
-    yield "block", {**model, "rejection_sample_method": "block"}, SAMPLED
+    ngram = {"method": "ngram", "num_speculative_tokens": 3}
+    yield "plain", None, ({**SAMPLED, "presence_penalty": 0.3}, GREEDY)
+    yield "ngram", ngram, both
+    yield "suffix", {"method": "suffix", "num_speculative_tokens": 3}, both
+    yield "walk", model, both
+    yield "rejection", {**model, "draft_sample_method": "probabilistic"}, both
+    yield "block", {**model, "rejection_sample_method": "block"}, both
     tree = {"num_speculative_tokens": 3, "speculative_token_tree": "[(0,), (1,), (0, 0)]"}
-    yield "tree", {**model, **tree}, SAMPLED
+    yield "tree", {**model, **tree}, both
+    yield "rejection of trees", {**model, **tree, "draft_sample_method": "probabilistic"}, both
+    grown = {"num_speculative_tokens": 4, "tree": {"depth": 2, "top_k": 2, "num_nodes": 4}}
+    yield "grown", {**model, **grown}, both
+    yield "fallback", {**ngram, "fallback": model}, both
+    yield "drafted for", {**model, "speculative_config": ngram}, both
     choice = StructuredOutputsParams(choice=["def x", "import y"])
-    yield "masked", model, {**SAMPLED, "structured_outputs": choice}
+    yield "masked", model, ({**SAMPLED, "structured_outputs": choice},)
+    for method in HEADS:
+        one = {"method": method, "model": str(Path(heads, method)), "num_speculative_tokens": 3}
+        yield method, one, both
 
 
-def texts(target, draft, devices, names):
+def texts(target, draft, heads, devices, names):
     """Return the ids of some cases' completions."""
     found = {}
-    for name, config, sampling in cases(draft):
-        if name not in names:
+    for case, config, requests in cases(draft, heads):
+        if case not in names:
             continue
         llm = LLM(target, speculative_config=config, tensor_parallel_size=devices)
-        params = SamplingParams(max_tokens=8, **sampling)
-        outputs = llm.generate(PROMPTS, params, use_tqdm=False)
-        found[name] = [list(output.outputs[0].token_ids) for output in outputs]
+        for i, sampling in enumerate(requests):
+            params = SamplingParams(max_tokens=8, **sampling)
+            outputs = llm.generate(PROMPTS, params, use_tqdm=False)
+            found[f"{case} {i}"] = [list(output.outputs[0].token_ids) for output in outputs]
     return found
 
 
@@ -66,11 +116,11 @@ def extract(target, devices, folder):
     return output.kv_transfer_params["hidden_states_path"]
 
 
-def main(nnodes, rank, port, target, draft, folder, *names):
+def main(nnodes, rank, port, target, draft, heads, folder, *names):
     """Join the others, run the cases, keep the ids."""
     group.join(group.Place(int(nnodes), int(rank), "127.0.0.1", int(port)))
     enable_compile_cache()
-    found = texts(target, draft, int(nnodes), names)
+    found = texts(target, draft, heads, int(nnodes), names)
     Path(folder, f"ids-{rank}.json").write_text(json.dumps(found))
     extract(target, int(nnodes), folder)
 

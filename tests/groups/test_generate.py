@@ -16,7 +16,16 @@ from specjax.launch.__main__ import free_ports
 from specjax.weights.hidden_states import read_hidden_states
 from tests.groups import driver
 
-FEW, REST = ("walk", "masked"), ("plain", "ngram", "suffix", "rejection", "block", "tree")
+GROUPS = {  # name -> number of processes, cases
+    "few": (2, ("walk", "masked")),
+    "from text": (2, ("plain", "ngram", "suffix")),
+    "rules": (2, ("rejection", "block", "rejection of trees")),
+    "trees": (2, ("tree", "grown")),
+    "two drafters": (2, ("fallback", "drafted for")),
+    "features": (2, ("eagle", "eagle3", "mtp")),
+    "other heads": (2, ("medusa", "mlp_speculator", "dflash")),
+    "four": (4, ("walk",)),
+}
 ALONE = {"XLA_FLAGS": "", "JAX_NUM_CPU_DEVICES": "1", "JAX_PLATFORMS": "cpu"}
 
 
@@ -60,17 +69,28 @@ def generate(pair, *words, rank, port, nnodes=2, devices=2):
     return ("specjax", *what, *place, "--master-port", port, *words)
 
 
-@pytest.mark.parametrize(
-    ("nnodes", "names"), [(2, FEW), (2, REST), (4, FEW[:1])], ids=["few", "rest", "four"]
-)
-def test_the_texts_are_those_of_one_process(pair, start, tmp_path, nnodes, names):
-    port, one = free_ports(), driver.texts(pair.target, pair.draft, 1, names)
-    common = (pair.target, pair.draft, tmp_path, *names)
+@pytest.fixture(scope="module")
+def heads(pair, tmp_path_factory):
+    """Write a random head of every method."""
+    folder = tmp_path_factory.mktemp("heads")
+    driver.write_heads(pair.target, folder)
+    return str(folder)
+
+
+def test_no_case_is_left_out():
+    named = {name for _, names in GROUPS.values() for name in names}
+    assert named == {name for name, *_ in driver.cases("draft", "heads")}
+
+
+@pytest.mark.parametrize(("nnodes", "names"), GROUPS.values(), ids=GROUPS)
+def test_the_texts_are_those_of_one_process(pair, heads, start, tmp_path, nnodes, names):
+    port, one = free_ports(), driver.texts(pair.target, pair.draft, heads, 1, names)
+    common = (pair.target, pair.draft, heads, tmp_path, *names)
     processes = [
         start("tests.groups.driver", nnodes, rank, port, *common) for rank in range(nnodes)
     ]
     for rank, process in enumerate(processes):
-        log = process.communicate(timeout=180)[1]
+        log = process.communicate(timeout=500)[1]
         assert process.returncode == 0, log
         assert json.loads((tmp_path / f"ids-{rank}.json").read_text()) == one
     (file,) = tmp_path.glob("*.safetensors")  # of one process, though all ran

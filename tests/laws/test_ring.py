@@ -192,8 +192,8 @@ def test_the_law_sees_a_ring_that_is_one_position_too_small(whole, monkeypatch):
     small = build_target(CONFIG, ring_room=h.K - 1)  # of K + 1 nodes
     right = decoder.ring_mask
 
-    def unchecked(lengths, visible, positions, window, size):
-        return right(lengths, visible, positions, window - 1, size)
+    def unchecked(lengths, visible, positions, window, *rest):
+        return right(lengths, visible, positions, window - 1, *rest)
 
     params = h.knowing(whole, ROWS, 0.5)._replace(target=weights().target)
     monkeypatch.setattr(decoder, "ring_mask", unchecked)

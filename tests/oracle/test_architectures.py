@@ -23,6 +23,8 @@ def job(name: str) -> dict:
     engine = {"max_model_len": MAX_MODEL_LEN, "max_num_seqs": 8}
     if name.startswith("deepseek"):  # vLLM's default refuses latent heads of these sizes
         engine |= {"attention_backend": "CPU_MLA"}
+    if name == "llama-4":  # a chunk is whole blocks
+        engine |= {"block_size": ARCHITECTURES[name][2]["attention_chunk_size"]}
     return {
         "kind": "offline",
         "model": f"tiny/{name}",
