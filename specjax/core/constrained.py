@@ -4,29 +4,46 @@
 tokens the grammar allows after each node; ``verify`` takes them as ``Sampling.mask``. The target's
 distribution at a node is then the masked one for every rule, so that what is true of a rule is true
 of it under a grammar. Together they are ``decode.step``, whose parts they call. No program depends
-on the grammar. The caller jits them with the state donated.
+on the grammar. Each takes and returns only what it reads and changes: with the whole state, calling
+them took longer than making masks. The caller jits them, and donates what they return anew.
 """
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from specjax.core import decode
-from specjax.core.types import RUNNING, Draft, Engine, Output, Params, State, StepInfo
+from specjax.core.types import (
+    RUNNING,
+    Cache,
+    Draft,
+    Engine,
+    Output,
+    PyTree,
+    Sampling,
+    StepInfo,
+    Text,
+)
+
+Host = Array | np.ndarray
+Changing = tuple[Text, Cache, PyTree]  # text, cache and the drafter's state
 
 
-def propose(engine: Engine, params: Params, state: State) -> tuple[Draft, State]:
-    """Return a draft, which no grammar has seen yet, and the state after drafting."""
-    text, _, drafter_state, sampling, keys = state
+def propose(
+    engine: Engine, params: PyTree, drafter_state: PyTree, text: Text, sampling: Sampling,
+    keys: Key[Array, "B"],
+) -> tuple[Draft, PyTree]:  # fmt: skip
+    """Return a draft, which no grammar has seen yet, and the drafter's state after it."""
     draft, drafter_state = engine.drafter.propose(
-        params.draft, drafter_state, text, sampling, keys, engine.window
+        params, drafter_state, text, sampling, keys, engine.window
     )
-    return decode.limit_draft_depth(draft, sampling), state._replace(drafter=drafter_state)
+    return decode.limit_draft_depth(draft, sampling), drafter_state
 
 
 def cut(
-    draft: Draft, tokens: Int[Array, "B N"], allowed: Bool[Array, "B N"]
-) -> tuple[Draft, Bool[Array, "B N"]]:
+    draft: Draft, tokens: Int[Host, "B N"], allowed: Bool[Host, "B N"]
+) -> tuple[Draft, Bool[Host, "B N"]]:
     """Return the draft as the rule sees it, and the nodes that the target reads.
 
     The target reads no forbidden node. A rule that compares p with q must still see one: of sampled
@@ -41,29 +58,26 @@ def cut(
 
 
 def forward(
-    engine: Engine, params: Params, state: State, draft: Draft, present: Bool[Array, "B N"]
-) -> tuple[Output, Float[Array, "B N V"], State]:
-    """Run the target over the nodes that are present; return its output, logits and the state."""
-    present = present & (state.text.reason == RUNNING)[:, None]
-    output, logits, cache = decode.forward(engine, params.target, draft, present, state.cache)
-    return output, logits, state._replace(cache=cache)
+    engine: Engine, params: PyTree, cache: Cache, text: Text, draft: Draft,
+    present: Bool[Array, "B N"],
+) -> tuple[Output, Float[Array, "B N V"], Cache]:  # fmt: skip
+    """Run the target over the nodes that are present; return its output, logits and the cache."""
+    present = present & (text.reason == RUNNING)[:, None]
+    return decode.forward(engine, params, draft, present, cache)
 
 
 def verify(
-    engine: Engine, params: Params, state: State, draft: Draft, output: Output,
-    logits: Float[Array, "B N V"], mask: Int[Array, "B N M"],
-) -> tuple[State, StepInfo]:  # fmt: skip
+    engine: Engine, params: PyTree, state: Changing, sampling: Sampling, keys: Key[Array, "B"],
+    draft: Draft, output: Output, logits: Float[Array, "B N V"], mask: Int[Array, "B N M"],
+) -> tuple[Changing, StepInfo]:  # fmt: skip
     """Verify the draft under a mask for each node; commit, and let the drafter observe.
 
-    Returns the state, and the infos [1, B, ...] as ``decode.generate`` does.
+    Returns what has changed of the state, and the infos [1, B, ...] as ``decode.generate`` does.
     """
-    text, cache, drafter_state, sampling, keys = state
+    text, cache, drafter_state = state
     noise = engine.rule.draw_noise(keys, text, draft, sampling, engine.target.vocab_size)
     text, cache, observation, info = decode.decide(
         engine, draft, output, logits, text, cache, sampling._replace(mask=mask), noise
     )
-    drafter_state = engine.drafter.observe(
-        params.draft, drafter_state, text, observation, engine.window
-    )
-    state = State(text, cache, drafter_state, sampling, keys)
-    return state, jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], info)
+    drafter_state = engine.drafter.observe(params, drafter_state, text, observation, engine.window)
+    return (text, cache, drafter_state), jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], info)

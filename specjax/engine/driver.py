@@ -11,6 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from specjax.core import cache, constrained, decode
 from specjax.core.types import (
+    Cache,
     Draft,
     Engine,
     Logprobs,
@@ -24,6 +25,7 @@ from specjax.core.types import (
     StepInfo,
     Text,
 )
+from specjax.engine.rows import Host
 
 
 class InitState(Protocol):
@@ -108,8 +110,11 @@ class Resume(Protocol):
 class Propose(Protocol):
     """Draft, and nothing else of a round."""
 
-    def __call__(self, engine: Engine, params: Params, state: State, /) -> tuple[Draft, State]:
-        """Return what ``constrained.propose`` does; the state passed in may be overwritten."""
+    def __call__(
+        self, engine: Engine, params: PyTree, drafter_state: PyTree, text: Text,
+        sampling: Sampling, keys: jax.Array, /,
+    ) -> tuple[Draft, PyTree]:  # fmt: skip
+        """Return what ``constrained.propose`` does; the drafter's state may be overwritten."""
         ...
 
 
@@ -117,9 +122,10 @@ class Forward(Protocol):
     """Run the target over a draft."""
 
     def __call__(
-        self, engine: Engine, params: Params, state: State, draft: Draft, present: jax.Array, /
-    ) -> tuple[Output, jax.Array, State]:
-        """Return what ``constrained.forward`` does; the state passed in may be overwritten."""
+        self, engine: Engine, params: PyTree, cache: Cache, text: Text, draft: Draft,
+        present: Host, /,
+    ) -> tuple[Output, jax.Array, Cache]:  # fmt: skip
+        """Return what ``constrained.forward`` does; the cache passed in may be overwritten."""
         ...
 
 
@@ -127,15 +133,18 @@ class Verify(Protocol):
     """Verify a draft under masks."""
 
     def __call__(
-        self, engine: Engine, params: Params, state: State, draft: Draft, output: Output,
-        logits: jax.Array, mask: jax.Array, /,
-    ) -> tuple[State, StepInfo]:  # fmt: skip
+        self, engine: Engine, params: PyTree, state: constrained.Changing, sampling: Sampling,
+        keys: jax.Array, draft: Draft, output: Output, logits: jax.Array, mask: Host, /,
+    ) -> tuple[constrained.Changing, StepInfo]:  # fmt: skip
         """Return what ``constrained.verify`` does; the state passed in may be overwritten."""
         ...
 
 
 class Masked(NamedTuple):
-    """The programs of a round under masks, which the host makes of the draft."""
+    """The programs of a round under masks, which the host makes of the draft.
+
+    Its arrays need not be placed: a program takes them in a tenth of the time of ``Place``.
+    """
 
     propose: Propose
     forward: Forward

@@ -34,7 +34,8 @@ def run(
     """
     device = programs.driver.masked
     assert device is not None
-    draft, state = device.propose(engine, params, state)
+    text, cache, drafter_state, sampling, keys = state
+    draft, drafter_state = device.propose(engine, params.draft, drafter_state, text, sampling, keys)
     tokens, parents, valid = jax.device_get((draft.tokens, draft.parents, draft.valid))
     nodes = Nodes(tokens, parents, valid)
     tokens, allowed = tokens.copy(), valid.copy()
@@ -49,15 +50,17 @@ def run(
         most = engine.drafter.depth if most is None else min(most, engine.drafter.depth)
         row = row_of(nodes, slot)
         tokens[slot], allowed[slot] = one.grammar.cut(row, most if can_force else 0)
-    placed_tokens, placed_allowed = programs.driver.place(params, (tokens, allowed))
-    draft, present = constrained.cut(draft, placed_tokens, placed_allowed)
-    output, logits, state = device.forward(engine, params, state, draft, present)
+    draft, present = constrained.cut(draft, tokens, allowed)
+    output, logits, cache = device.forward(engine, params.target, cache, text, draft, present)
     masks = everything(len(tokens), engine.drafter.nodes, programs.vocab_size)
     cut = Nodes(tokens, nodes.parents, allowed)
     for slot, grammar in grammars.items():
         grammar.masks(row_of(cut, slot), masks[slot])
-    mask = programs.driver.place(params, masks)
-    return device.verify(engine, params, state, draft, output, logits, mask)
+    changed, infos = device.verify(
+        engine, params.draft, (text, cache, drafter_state), sampling, keys, draft, output, logits,
+        masks,
+    )  # fmt: skip
+    return State(*changed, sampling, keys), infos
 
 
 def row_of(nodes: Nodes, slot: int) -> Nodes:
