@@ -26,7 +26,6 @@ from specjax.core.types import (
     Text,
 )
 
-Host = Array | np.ndarray
 Changing = tuple[Text, Cache, PyTree]  # text, cache and the drafter's state
 
 
@@ -42,8 +41,8 @@ def propose(
 
 
 def cut(
-    draft: Draft, tokens: Int[Host, "B N"], allowed: Bool[Host, "B N"]
-) -> tuple[Draft, Bool[Host, "B N"]]:
+    draft: Draft, tokens: Int[Array | np.ndarray, "B N"], allowed: Bool[Array | np.ndarray, "B N"]
+) -> tuple[Draft, Bool[Array | np.ndarray, "B N"]]:
     """Return the draft as the rule sees it, and the nodes that the target reads.
 
     The target reads no forbidden node. A rule that compares p with q must still see one: of sampled

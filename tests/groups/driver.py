@@ -5,10 +5,9 @@ python -m tests.groups.driver NNODES RANK PORT TARGET DRAFT HEADS FOLDER CASE ..
 
 import dataclasses
 import json
+import shutil
 import sys
 from pathlib import Path
-
-import jax
 
 from specjax.engine.connector import CONNECTOR
 from specjax.engine.llm import LLM
@@ -16,9 +15,8 @@ from specjax.engine.options.sampling_params import SamplingParams
 from specjax.engine.options.structured_outputs import StructuredOutputsParams
 from specjax.host import group
 from specjax.host.compile_cache import enable_compile_cache
-from specjax.models.build import init_params
 from specjax.models.config import BlockConfig, FeatureConfig, MedusaConfig, SpeculatorConfig
-from specjax.weights.heads import lent, name, paths
+from specjax.train.head_init import first_weights
 from specjax.weights.hf_config import read_config
 from specjax.weights.load import load_params
 from specjax.weights.save_heads import save_head
@@ -26,35 +24,38 @@ from specjax.weights.save_heads import save_head
 PROMPTS = ["def f(x):", "x = 1\n", "import"]
 GREEDY = {"temperature": 0.0}
 SAMPLED = {"temperature": 0.8, "top_p": 0.9, "seed": 7, "logprobs": 1}
-HEADS = ("eagle", "eagle3", "mtp", "medusa", "mlp_speculator", "dflash")
+HEADS = ("eagle", "eagle3", "peagle", "mtp", "medusa", "mlp_speculator", "dflash", "dspark")
+MASK = 5  # the token that stands for one to be drafted
 
 
-def write_heads(target, folder):
-    """Write a random head of every method for a target, each into a folder of its own."""
+def write_heads(target, draft, folder):
+    """Write untrained heads of every kind and a PARD model, each into a folder of its own."""
     facts, _ = read_config(target, dtype="float32")
     weights, size = load_params(target, facts), facts.hidden_size
     block = facts.block(0)
     layered = {"block": block, "target_size": size}
     llama = {**layered, "block": dataclasses.replace(block, qk_norm=False, qkv_bias=False)}
     sizes = {"hidden_size": size, "vocab_size": facts.vocab_size}
-    taps = {"taps": (0, 1, 2)}
+    tapped = {"taps": (0, 1, 2)}
+    at_once = {"mask_token_id": MASK, "causal": (False,), "sliding_windows": (None,)}
+    confident = {"sample_from_anchor": True, "markov_rank": 8, "confidence": "markov"}
     configs = {
         "eagle": FeatureConfig(kind="eagle", **llama),
-        "eagle3": FeatureConfig(kind="eagle3", **llama, **taps),
+        "eagle3": FeatureConfig(kind="eagle3", **llama, **tapped),
+        "peagle": FeatureConfig(kind="eagle3", **llama, **tapped, mask_token_id=MASK),
         "mtp": FeatureConfig(kind="mtp", **layered, hidden_first=True, taps=(facts.num_layers,)),
         "medusa": MedusaConfig(num_heads=3, num_layers=1, **sizes),
         "mlp_speculator": SpeculatorConfig(num_stages=3, inner_size=24, **sizes),
-        "dflash": BlockConfig(
-            kind="dflash", **layered, **taps, mask_token_id=5, causal=(False,),
-            sliding_windows=(None,),
-        ),
-    }  # fmt: skip
+        "dflash": BlockConfig(kind="dflash", **layered, **tapped, **at_once),
+        "dspark": BlockConfig(kind="dspark", **layered, **tapped, **at_once, **confident),
+    }
     for kind, config in configs.items():
-        shared = set() if kind == "medusa" else set(lent(config, weights))
-        fresh = paths(init_params(config, jax.random.key(3)))
         Path(folder, kind).mkdir(parents=True)
-        own = {name(p): x for p, x in fresh.items() if p not in shared and p != ("vocab_rows",)}
+        own = first_weights(config, facts, weights, None, seed=3)
         save_head(Path(folder, kind), kind, config, own)
+    shutil.copytree(draft, pard := Path(folder, "pard"))
+    written = json.loads((pard / "config.json").read_text())
+    (pard / "config.json").write_text(json.dumps({**written, "pard_token": MASK}))
 
 
 def cases(draft, heads):
@@ -77,9 +78,12 @@ def cases(draft, heads):
     yield "drafted for", {**model, "speculative_config": ngram}, both
     choice = StructuredOutputsParams(choice=["def x", "import y"])
     yield "masked", model, ({**SAMPLED, "structured_outputs": choice},)
-    for method in HEADS:
-        one = {"method": method, "model": str(Path(heads, method)), "num_speculative_tokens": 3}
-        yield method, one, both
+    at_once = {"parallel_drafting": True, "num_speculative_tokens": 3}
+    yield "pard", {"method": "draft_model", "model": str(Path(heads, "pard")), **at_once}, both
+    for kind in HEADS:
+        one = {"method": "eagle3", **at_once} if kind == "peagle" else {"method": kind}
+        folder = str(Path(heads, kind))
+        yield kind, {**one, "model": folder, "num_speculative_tokens": 3}, both
 
 
 def texts(target, draft, heads, devices, names):

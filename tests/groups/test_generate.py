@@ -23,7 +23,8 @@ GROUPS = {  # name -> number of processes, cases
     "trees": (2, ("tree", "grown")),
     "two drafters": (2, ("fallback", "drafted for")),
     "features": (2, ("eagle", "eagle3", "mtp")),
-    "other heads": (2, ("medusa", "mlp_speculator", "dflash")),
+    "other heads": (2, ("medusa", "mlp_speculator")),
+    "all at once": (2, ("pard", "peagle", "dflash", "dspark")),
     "four": (4, ("walk",)),
 }
 ALONE = {"XLA_FLAGS": "", "JAX_NUM_CPU_DEVICES": "1", "JAX_PLATFORMS": "cpu"}
@@ -71,9 +72,9 @@ def generate(pair, *words, rank, port, nnodes=2, devices=2):
 
 @pytest.fixture(scope="module")
 def heads(pair, tmp_path_factory):
-    """Write a random head of every method."""
+    """Write an untrained head of every kind, and a PARD model."""
     folder = tmp_path_factory.mktemp("heads")
-    driver.write_heads(pair.target, folder)
+    driver.write_heads(pair.target, pair.draft, folder)
     return str(folder)
 
 
