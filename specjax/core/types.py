@@ -8,7 +8,7 @@ contracts are positional; ``params`` is a pytree of weights.
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
-from jaxtyping import Array, Bool, Float, Int, Key, Shaped
+from jaxtyping import Array, Bool, Float, Int, Int8, Key, Shaped
 
 PyTree = Any
 
@@ -16,6 +16,13 @@ PyTree = Any
 # kept, as a prompt's are.
 NodeOrder = Literal["tree", "chain", "text"]
 RUNNING, STOPPED, LENGTH, IDLE, FAILED = range(5)  # Text.reason
+
+
+class Int8Matrix(NamedTuple):
+    """A matrix as whole numbers with a scale for each output: ``numbers * scales[:, None]``."""
+
+    numbers: Int8[Array, "O I"]
+    scales: Float[Array, "O"]
 
 
 class Text(NamedTuple):

@@ -9,7 +9,7 @@ import functools
 import itertools
 
 import jax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int8
 from llvmlite import ir
 
 from specjax.kernels import amx
@@ -37,7 +37,7 @@ TASK = 1 << 16  # multiplications per task, at least
 
 
 def linear(
-    x: Float[Array, "*stack N I"], weight: Float[Array, "*stack O I"]
+    x: Float[Array, "*stack N I"], weight: Float[Array, "*stack O I"] | Int8[Array, "*stack O I"]
 ) -> Float[Array, "*stack N O"]:
     """Return ``x @ weight.T``, accumulated in float32, in the dtype of ``x``.
 

@@ -1,11 +1,17 @@
-"""Loads and stores of float32, bfloat16 and float16; kernels compute in float32."""
+"""Loads and stores of float32, bfloat16 and float16, loads of int8; kernels compute in float32."""
 
 from llvmlite import ir
 
 from specjax.kernels.ir import F16, F32, I16, I32, LANES, VECTOR, VOID, Value, Writer
 
-SIZES = {"float32": 4, "bfloat16": 2, "float16": 2, "uint16": 2}  # uint16: bfloat16's bits
-STORED = {"float32": F32, "bfloat16": I16, "float16": F16, "uint16": I16}
+SIZES = {
+    "float32": 4,
+    "bfloat16": 2,
+    "float16": 2,
+    "uint16": 2,
+    "int8": 1,
+}  # uint16: bfloat16's bits
+STORED = {"float32": F32, "bfloat16": I16, "float16": F16, "uint16": I16, "int8": ir.IntType(8)}
 
 
 def load(to: Writer, place: Value, dtype: str, lanes: int, mask: Value | None) -> Value:
@@ -25,6 +31,8 @@ def widen(to: Writer, stored: Value, dtype: str) -> Value:
         wide = ir.VectorType(I32, LANES)
         bits = to.at.shl(to.at.zext(stored, wide), ir.Constant(wide, [16] * LANES))
         return to.at.bitcast(bits, VECTOR)
+    if dtype == "int8":
+        return to.at.sitofp(to.at.sext(stored, ir.VectorType(I32, LANES)), VECTOR)
     return stored
 
 

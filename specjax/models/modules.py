@@ -34,8 +34,9 @@ class Linear(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(size_out, dtype)) if bias else None
 
     def __call__(self, x: Float[Array, "*lead I"]) -> Float[Array, "*lead O"]:
-        """Return ``x @ weight.T + bias``."""
-        return ops.linear(x, self.weight[...], None if self.bias is None else self.bias[...])
+        """Return ``x @ weight.T + bias``; the matrix may be an ``Int8Matrix``."""
+        bias = None if self.bias is None else self.bias[...]
+        return ops.linear(x, self.weight.get_value(), bias)
 
 
 class Norm(nnx.Module):

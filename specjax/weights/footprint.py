@@ -4,11 +4,13 @@ import math
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from specjax.core.types import PyTree
 from specjax.models.build import build_target
 from specjax.models.config import ModelConfig
+from specjax.weights.int8 import stays_int8
 from specjax.weights.load import check_headers, stored_leaf
 from specjax.weights.quantization import read_scheme
 
@@ -25,7 +27,8 @@ class Footprint(NamedTuple):
     dtypes: tuple[str, ...]  # of weights in memory
 
     def __str__(self):
-        form = f" ({self.method}), dequantized" if self.method else ""
+        form = f" ({self.method})" if self.method else ""
+        form += ", dequantized" if self.method and "int8" not in self.dtypes else ""
         dtypes = " and ".join(self.dtypes)
         return f"{readable(self.stored)} in files{form}: {readable(self.weights)} as {dtypes}"
 
@@ -48,10 +51,15 @@ def measure(folder: Path, config: ModelConfig, *, keep_dtype: bool) -> Footprint
     """
     sources, wanted = check_headers(folder, config)
     sizes, dtypes = [], set()
-    for leaf, parts in wanted.values():
-        kept = stored_leaf([sources[part.name] for part in parts], leaf) if keep_dtype else leaf
-        sizes.append(math.prod(kept.shape) * np.dtype(kept.dtype).itemsize)
-        dtypes.add(np.dtype(kept.dtype).name)
+    for path, (leaf, parts) in wanted.items():
+        found = [(part, sources[part.name]) for part in parts]
+        scales = 0
+        if keep_dtype and stays_int8(path, found, leaf):
+            leaf, scales = jax.ShapeDtypeStruct(leaf.shape, np.int8), 4 * leaf.shape[0]
+        elif keep_dtype:
+            leaf = stored_leaf([source for _, source in found], leaf)
+        sizes.append(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize + scales)
+        dtypes.add(np.dtype(leaf.dtype).name)
     scheme = read_scheme(folder)
     stored = sum(source.size for source in sources.values())
     method = None if scheme is None else scheme.detail
@@ -60,7 +68,5 @@ def measure(folder: Path, config: ModelConfig, *, keep_dtype: bool) -> Footprint
 
 def cache_bytes(config: ModelConfig, capacity: int) -> int:
     """Return the bytes of one row's key-value cache of ``capacity`` positions."""
-    import jax
-
     cache: PyTree = jax.eval_shape(lambda: build_target(config).init_cache(1, capacity))
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(cache))

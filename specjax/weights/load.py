@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specjax.core.types import PyTree
+from specjax.core.types import Int8Matrix, PyTree
 from specjax.models.build import shapes
 from specjax.models.config import ModelConfig
+from specjax.weights.int8 import read_int8, stays_int8
 from specjax.weights.names import HEAD, Route, decoder_name, stored_as, table, tensor_name
 from specjax.weights.packed import Packed, StaticBias, output_scales
 from specjax.weights.quantization import UNQUANTIZED, Source, read_scheme
@@ -47,7 +48,8 @@ def load_params(
             its path and shape; each device is given its part only.
         keep_dtype: keep the checkpoint's dtype if ``config.dtype`` is float32, which has all its
             values: a forward pass then gives the same numbers and reads half the bytes. That of a
-            quantized matrix is bfloat16, or float16 if config.json says so.
+            quantized matrix is bfloat16, or float16 if config.json says so; or it stays int8
+            (``int8``), and is then not rounded.
         progress: called with the bytes of files read so far, and of all, after each parameter.
 
     Raises:
@@ -61,9 +63,12 @@ def load_params(
     total = sum(source.size for source in sources.values())
     for path, (leaf, stored) in wanted.items():
         found = [(part, sources[part.name]) for part in stored]
-        leaf = stored_leaf([source for _, source in found], leaf) if keep_dtype else leaf
         where = device(path, leaf.shape) if callable(device) else device
-        place(params, path, read_tensor(found, leaf, where))
+        if keep_dtype and stays_int8(path, found, leaf):
+            place(params, path, read_int8(found, leaf, where))
+        else:
+            leaf = stored_leaf([source for _, source in found], leaf) if keep_dtype else leaf
+            place(params, path, read_tensor(found, leaf, where))
         read |= {part.name: source.size for part, source in found}
         progress(sum(read.values()), total)
     for name in sources.keys() - read.keys() - {HEAD}:
@@ -273,7 +278,7 @@ def _check_head(source: Source, embedding: str, table: np.ndarray, first: int) -
             raise ValueError(f"embeddings are tied, but {HEAD} is not {embedding}: {remedy}")
 
 
-def place(params: dict, path: Route, value: jax.Array) -> None:
+def place(params: dict, path: Route, value: jax.Array | Int8Matrix) -> None:
     """Set a weight at its path in a nested dict."""
     for key in path[:-1]:
         params = params.setdefault(key, {})

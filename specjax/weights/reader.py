@@ -179,12 +179,12 @@ def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def _open_plain(name: str, entry: Entry) -> Callable[[int, int], np.ndarray]:
-    _, bits, exponent = STORED[entry.dtype]
+    _, bits, exponent = STORED.get(entry.dtype, (None, None, 0))  # whole numbers are all finite
     lines = entry._replace(shape=(*entry.shape, 1)) if len(entry.shape) < 2 else entry
 
     def read(start: int, stop: int) -> np.ndarray:
         values = read_rows(lines, start, stop)
-        if ((values.view(bits) & exponent) == exponent).any():
+        if exponent and ((values.view(bits) & exponent) == exponent).any():
             raise ValueError(f"{name} in {entry.file} holds NaN or infinity")
         return values
 

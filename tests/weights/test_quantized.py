@@ -1,5 +1,6 @@
 """A quantized checkpoint is its dequantized twin: equal in every bit, and so is its text."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -12,6 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specjax import LLM, SamplingParams
+from specjax.core.types import Int8Matrix
+from specjax.models.build import build_target
+from specjax.train.loop import causal_logits
 from specjax.weights import load
 from specjax.weights.hf_config import read_config
 from specjax.weights.quantization import DESCRIPTION, METHODS
@@ -208,7 +212,8 @@ def quantize(source, folder, case, *, more=lambda module, tensors: {}) -> Path:
 
 @pytest.mark.parametrize("keep_dtype", [False, True])
 @pytest.mark.parametrize("case", WHOLE)
-def test_a_quantized_checkpoint_is_its_twin(case, keep_dtype, pair, tmp_path):
+def test_a_quantized_checkpoint_is_its_twin(case, keep_dtype, pair, tmp_path, monkeypatch):
+    monkeypatch.setattr("specjax.weights.int8.has_amx", lambda: True)  # nothing stays int8
     folder = quantize(pair.target, tmp_path, case)
     config, _ = read_config(folder)
     found = load.load_params(folder, config, keep_dtype=keep_dtype)
@@ -217,6 +222,92 @@ def test_a_quantized_checkpoint_is_its_twin(case, keep_dtype, pair, tmp_path):
         jnp.dtype(jnp.bfloat16 if keep_dtype else jnp.float32)
     }
     jax.tree.map(np.testing.assert_array_equal, found, twin)
+
+
+def matrices_of(params):
+    """Return the weights by dotted path; an int8 matrix is one of them."""
+    whole = jax.tree_util.tree_leaves_with_path(
+        params, is_leaf=lambda leaf: isinstance(leaf, Int8Matrix)
+    )
+    return {".".join(str(key.key) for key in path): leaf for path, leaf in whole}
+
+
+@pytest.mark.parametrize("case", ["ct-int8", "ascend"])
+@pytest.mark.parametrize("joined", [False, True])
+def test_int8_with_a_scale_per_output_stays_as_it_is(case, joined, pair, tmp_path, monkeypatch):
+    monkeypatch.setattr("specjax.weights.int8.has_amx", lambda: False)
+    folder = quantize(pair.target, tmp_path, case)
+    config = dataclasses.replace(read_config(folder)[0], joined=joined)
+    stored = load_file(next(folder.glob("*.safetensors")))
+    found = matrices_of(load.load_params(folder, config, keep_dtype=True))
+    kept = {name: leaf for name, leaf in found.items() if isinstance(leaf, Int8Matrix)}
+    # k_proj is not quantized, so what q, k and v are joined to is not either
+    names = {name.split(".")[-2] for name in kept}
+    parts = {"gate_up_proj"} if joined else {"q_proj", "v_proj", "gate_proj", "up_proj"}
+    assert names == {*parts, "o_proj", "down_proj"}
+    for name, matrix in kept.items():
+        module = f"model.{name.removesuffix('.weight')}"
+        pieces = [module]
+        if "gate_up" in name:
+            pieces = [module.replace("gate_up", part) for part in ("gate", "up")]
+        for leaf, end in ((matrix.numbers, "weight"), (matrix.scales[:, None], "weight_scale")):
+            wanted = np.concatenate([stored[f"{one}.{end}"].float().numpy() for one in pieces])
+            np.testing.assert_array_equal(np.asarray(leaf, np.float32), wanted)
+
+
+def test_int8_computes_what_the_unrounded_twin_does(pair, tmp_path, monkeypatch):
+    monkeypatch.setattr("specjax.weights.int8.has_amx", lambda: False)
+    folder = quantize(pair.target, tmp_path, "ct-int8")
+    config, _ = read_config(folder)
+    kept = load.load_params(folder, config, keep_dtype=True)
+
+    def widened(leaf):
+        if isinstance(leaf, Int8Matrix):
+            return leaf.numbers.astype(jnp.float32) * leaf.scales[:, None]
+        return leaf
+
+    twin = jax.tree.map(widened, kept, is_leaf=lambda leaf: isinstance(leaf, Int8Matrix))
+    run = jax.jit(causal_logits, static_argnums=0)
+    tokens = jnp.asarray([[3, 1, 4, 1, 5, 9, 2, 6]], jnp.int32)
+    ours, theirs = (run(build_target(config), params, tokens) for params in (kept, twin))
+    np.testing.assert_allclose(ours, theirs, atol=1e-5 * np.abs(theirs).max())
+    mutated = jax.tree.map(lambda x: x * 1.01 if x.ndim == 1 else x, kept)
+    assert np.abs(run(build_target(config), mutated, tokens) - theirs).max() > 1e-3
+
+
+def test_offsets_that_are_not_zero_are_dequantized(pair, tmp_path, monkeypatch):
+    monkeypatch.setattr("specjax.weights.int8.has_amx", lambda: False)
+
+    def offset(module, tensors):
+        zeros = torch.zeros_like(tensors["weight_scale"])
+        return {"weight_offset": zeros + ("up_proj" in module)}
+
+    folder = quantize(pair.target, tmp_path, "ascend", more=offset)
+    config, _ = read_config(folder)
+    found = matrices_of(load.load_params(folder, config, keep_dtype=True))
+    kept = {name.split(".")[-2] for name, leaf in found.items() if isinstance(leaf, Int8Matrix)}
+    assert kept == {"q_proj", "v_proj", "o_proj", "gate_proj", "down_proj"}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"method": "ngram", "num_speculative_tokens": 3},
+        {"method": "draft_model", "num_speculative_tokens": 2},
+    ],
+)
+def test_drafting_keeps_the_text_of_an_int8_target(spec, pair, tmp_path, monkeypatch):
+    monkeypatch.setattr("specjax.weights.int8.has_amx", lambda: False)
+    folder = quantize(pair.target, tmp_path, "ct-int8")
+    if spec["method"] == "draft_model":
+        spec = {**spec, "model": str(folder)}  # int8 too
+    sampling = [SamplingParams(temperature=t, seed=7, max_tokens=12) for t in (0.0, 0.8)]
+    prompts = ["def f(", "x = 1"]
+    plain, drafted = (
+        [[output.outputs[0].token_ids for output in llm.generate(prompts, one)] for one in sampling]
+        for llm in (LLM(folder), LLM(folder, speculative_config=spec))
+    )
+    assert plain == drafted
 
 
 def test_it_is_saved_as_its_twin(pair, tmp_path):
