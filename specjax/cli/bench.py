@@ -291,6 +291,21 @@ def experts(
     bench_experts(json_file, reps=reps, readme=readme)
 
 
+@bench.command()
+@plainly
+def int8(
+    json_file: Json = None,
+    readme: Readme = None,
+    reps: Reps = 15,
+) -> None:
+    """Time products with int8 matrices beside the same in bfloat16 and float32 (half a minute)."""
+    from specjax.bench.int8 import bench_int8
+    from specjax.host.compile_cache import enable_compile_cache
+
+    enable_compile_cache()
+    bench_int8(json_file, reps=reps, readme=readme)
+
+
 @bench.command("install-llama-cpp")
 @plainly
 def install_llama_cpp() -> None:

@@ -18,7 +18,7 @@ SHAPES = (  # rows, inputs, outputs
 )
 
 
-@pytest.mark.parametrize(("weight", "x"), PAIRS)
+@pytest.mark.parametrize(("weight", "x"), [*PAIRS, ("int8", "float32")])
 def test_every_type_and_shape_is_the_product_of_float64(weight, x):
     for shape in SHAPES:
         rows, size, outputs = shape
@@ -32,8 +32,10 @@ def test_every_type_and_shape_is_the_product_of_float64(weight, x):
         assert (error <= most).all(), (shape, (error / most).max())
 
 
-@pytest.mark.parametrize(("weight", "x"), [("float32", "float32"), ("bfloat16", "bfloat16")])
-def test_numbers_that_are_stored_in_two_bytes_lose_nothing(weight, x):
+@pytest.mark.parametrize(
+    ("weight", "x"), [("float32", "float32"), ("bfloat16", "bfloat16"), ("int8", "float32")]
+)
+def test_numbers_that_are_whole_lose_nothing(weight, x):
     """Small integers: every sum is exact, so nothing may be off."""
     rng = np.random.default_rng(3)
     left = jnp.asarray(rng.integers(-2, 3, (9, 75)), x)
@@ -41,7 +43,7 @@ def test_numbers_that_are_stored_in_two_bytes_lose_nothing(weight, x):
     np.testing.assert_array_equal(wide(kernels.linear(left, right)), wide(left) @ wide(right).T)
 
 
-@pytest.mark.parametrize(("weight", "x"), PAIRS)
+@pytest.mark.parametrize(("weight", "x"), [*PAIRS, ("int8", "float32")])
 def test_a_row_has_the_same_bits_in_any_company(weight, x):
     """Any number of rows, any place among them, mates that are NaN; and any number of outputs."""
     left, right = draw(1, (200, 77), x), draw(2, (45, 77), weight)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from specjax.core.types import Params
+from specjax.core.types import Int8Matrix, Params
 from specjax.drafters.draft_model import draft_model
 from specjax.models.build import build_target, init_params
 from specjax.models.config import AttentionKind, Experts, QueryScale, Rope
@@ -67,7 +67,16 @@ FORMS = {
     "OPT": (OPT, "float16"),
     "sparse": (SPARSE, "bfloat16"),
     "chunked": (CHUNKED, "bfloat16"),
+    "int8": (JOINED, "int8"),
 }
+
+
+def whole_numbers(path, leaf):
+    """Return a layer's matrix as int8 with a scale per output; other weights as they are."""
+    if leaf.ndim != 2 or "layers" not in jax.tree_util.keystr(path):
+        return leaf
+    scales = 1.3 * jnp.abs(leaf).max(axis=1) / 127
+    return Int8Matrix(jnp.round(1.3 * leaf / scales[:, None]).astype(jnp.int8), scales)
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -75,7 +84,10 @@ def test_no_batch_window_chunk_or_drafter_changes_text_or_logits(name):
     config, stored = FORMS[name]
     target = build_target(config, h.TAPS)
     drawn = init_params(config, jax.random.key(0))
-    own = jax.tree.map(lambda leaf: (1.3 * leaf).astype(jnp.dtype(stored)), drawn)
+    if stored == "int8":
+        own = jax.tree_util.tree_map_with_path(whole_numbers, drawn)
+    else:
+        own = jax.tree.map(lambda leaf: (1.3 * leaf).astype(jnp.dtype(stored)), drawn)
     params = Params(own, own)
     rows = [row._replace(max_tokens=50, stop_ids=()) for row in h.random_rows(8, seed=5)]
 
