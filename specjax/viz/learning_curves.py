@@ -43,14 +43,16 @@ def learning_curves(
     }
     for panel, (ax, position) in enumerate(zip(axes, positions, strict=True)):
         for i, (name, (steps, _)) in enumerate(curves.items()):
-            colour, mark = LINES[i % len(LINES)], MARKS[i % len(MARKS)]
+            again, number = divmod(i, len(LINES))  # a colour that is used again has another mark
+            colour, mark = LINES[number], MARKS[(number + again) % len(MARKS)]
             ax.plot(
                 steps,
                 lines[name][:, panel],
                 color=colour,
                 marker=mark,
                 markersize=4,
-                linestyle=DASHES[i // len(LINES) % len(DASHES)],
+                markevery=max(1, len(steps) // 12),
+                linestyle=DASHES[again % len(DASHES)],
                 linewidth=1.4,
                 label=name,
             )
