@@ -1,11 +1,13 @@
 """``specjax bench adaptive``: adaptive K beside drafting always and never, while the load changes.
 
 The services go through the same phases, each with a number of clients that send one request after
-the other, and take turns phase by phase. Every phase has as many requests, so that each lasts some
-seconds. The goal of a phase is a share of the better of on and off.
+the other, and take turns phase by phase. They share the target's weights: two copies of them, in
+other places of the memory, differed by a tenth. Every phase has as many requests, so that each
+lasts some seconds. The goal of a phase is a share of the better of on and off.
 """
 
 import asyncio
+import dataclasses
 import json
 import statistics
 import time
@@ -77,17 +79,14 @@ def bench_adaptive(
         check_picture(image)
     fixed = {key: one for key, one in speculative_config.items() if key != "adaptive"}
     configs = dict(zip(ARMS, (None, fixed, speculative_config), strict=True))
-    services = {}
-    for name, config in configs.items():
-        llm = LLM(
-            model,
-            speculative_config=config,
-            max_num_seqs=max(phases),
-            max_model_len=max_model_len,
-        )
-        services[name] = Service(llm.core, max_waiting=1)
+    shape: dict[str, Any] = {"max_num_seqs": max(phases), "max_model_len": max_model_len}
+    models = {name: LLM(model, speculative_config=one, **shape) for name, one in configs.items()}
+    target, services = models["off"].core.params.target, {}
+    for name, llm in models.items():
+        params = llm.core.params._replace(target=target)
+        services[name] = Service(dataclasses.replace(llm.core, params=params), max_waiting=1)
         services[name].warm_up()
-    prompts = fitting(llm, NUM_TOKENS)
+    prompts = fitting(models["off"], NUM_TOKENS)
     try:
         calls = [
             partial(run_phase, service, prompts, clients, requests)

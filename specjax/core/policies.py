@@ -1,8 +1,10 @@
 """Adaptive K: how many tokens to draft in the next round, by what past rounds have shown.
 
 A policy is three pure functions: ``init`` returns what is known at the start, ``choose`` returns K
-for a number of running requests, ``learn`` takes in what a program's rounds have shown. So the
-policy that serves is the one that is simulated. With ``walk`` no policy can change the text; with
+for a number of running requests and how many rounds to keep it, ``learn`` takes in what those
+rounds have shown. So the policy that serves is the one that is simulated. It is asked every few
+rounds only: asked in each, it cost a tenth of the bundled target's rounds at batch 1, where all
+cores were busy. With ``walk`` no policy can change the text; with
 the ratio rules the text keeps its distribution, since K depends on earlier rounds alone.
 """
 
@@ -14,8 +16,15 @@ import numpy as np
 from jaxtyping import Float, Int
 
 
+class Choice(NamedTuple):
+    """What a policy chooses."""
+
+    depth: int  # K
+    rounds: int  # to draft K tokens in, before the policy is asked again
+
+
 class Seen(NamedTuple):
-    """What the rounds of one program have shown."""
+    """What some rounds with one K and one number of running requests have shown."""
 
     running: int  # requests that ran
     depth: int  # K
@@ -29,7 +38,7 @@ class AdaptivePolicy(NamedTuple):
     """A policy over ``candidate_steps``; its states are NamedTuples that nothing changes."""
 
     init: Callable[[], Any]
-    choose: Callable[[Any, int], tuple[int, Any]]  # (state, running requests) -> K, state
+    choose: Callable[[Any, int], tuple[Choice, Any]]  # (state, running requests) -> choice, state
     learn: Callable[[Any, Seen], Any]
     candidate_steps: tuple[int, ...]  # the values that K may have, rising
 
@@ -77,7 +86,7 @@ def by_acceptance(
         candidate_steps: the values that K may have; it begins with the largest.
         ema_alpha: the weight of the last round.
         warmup_batches: rounds before K changes.
-        update_interval: rounds between two changes.
+        update_interval: rounds between two changes, and for which a choice holds.
         up_hysteresis: added to the bar for a larger K.
         down_hysteresis: added to the bar for a smaller one.
     """
@@ -112,10 +121,11 @@ def by_acceptance(
             index += 1
         return index
 
+    def choose(state: Average, running: int) -> tuple[Choice, Average]:
+        return Choice(steps[state.index], update_interval), state
+
     start = Average(float(max(steps[-1] - 1, 0)), len(steps) - 1, 0)
-    return AdaptivePolicy(
-        lambda: start, lambda state, running: (steps[state.index], state), learn, steps
-    )
+    return AdaptivePolicy(lambda: start, choose, learn, steps)
 
 
 class Rates(NamedTuple):
@@ -124,10 +134,9 @@ class Rates(NamedTuple):
     reached: Float[np.ndarray, "K"]  # by position, the older the less they count
     accepted: Float[np.ndarray, "K"]
     seconds: Float[np.ndarray, "R C"]  # a round's time; NaN: not measured
+    timed: Int[np.ndarray, "R C"]  # rounds that were measured
     since: Int[np.ndarray, "C"]  # rounds since a candidate was chosen
     index: int  # of the present K
-    trial: int  # of the K that is being tried
-    left: int  # rounds that the trial has left
 
 
 def by_throughput(
@@ -137,9 +146,10 @@ def by_throughput(
     hysteresis: float = 0.01,
     probe_budget: float = 0.01,
     probe_rounds: int = 4,
+    update_interval: int = 8,
     least_interval: int = 50,
-    half_life: float = 200.0,
-    ema_alpha: float = 0.1,
+    half_life: float = 100.0,
+    ema_alpha: float = 0.03,
 ) -> AdaptivePolicy:
     """Return the policy of the K with the most tokens per second, as measured while serving.
 
@@ -157,9 +167,10 @@ def by_throughput(
         hysteresis: the least gain for which K changes.
         probe_budget: the share of time that trials may lose.
         probe_rounds: rounds of a trial.
+        update_interval: rounds for which any other choice holds.
         least_interval: rounds between two trials of a candidate, at least.
         half_life: drafts after which an observed acceptance counts half.
-        ema_alpha: the weight of the last round in a time.
+        ema_alpha: the weight of the last round in a time, once many have been measured.
     """
     steps = check_steps(candidate_steps)
     depth, sizes = steps[-1], np.arange(1, max_num_seqs + 1)
@@ -168,18 +179,16 @@ def by_throughput(
     groups = np.array([int(size - 1).bit_length() for size in sizes])  # 1, 2, 3-4, 5-8, ...
 
     def init() -> Rates:
-        none, seconds = np.zeros(depth), np.full((max_num_seqs, len(steps)), np.nan)
-        return Rates(none, none, seconds, np.zeros(len(steps), int), len(steps) - 1, 0, 0)
+        none, timed = np.zeros(depth), np.zeros((max_num_seqs, len(steps)), int)
+        since = np.zeros(len(steps), int)
+        return Rates(none, none, np.full(timed.shape, np.nan), timed, since, len(steps) - 1)
 
-    def choose(state: Rates, running: int) -> tuple[int, Rates]:
+    def choose(state: Rates, running: int) -> tuple[Choice, Rates]:
         row = min(running, max_num_seqs) - 1
-        known = ~np.isnan(state.seconds)
-        if state.left > 0:
-            return steps[state.trial], spent(state, state.trial, state.left - 1)
-        near = known & (groups == groups[row])[:, None]
+        near = ~np.isnan(state.seconds) & (groups == groups[row])[:, None]
         for index in reversed(range(len(steps))):
             if not near[:, index].any():
-                return steps[index], spent(state, index, probe_rounds - 1)
+                return spend(state, index, probe_rounds)
         times = times_at(state.seconds, row, near)
         rates = tokens_per_round(state)[list(steps)] / times
         best, index = int(rates.argmax()), state.index
@@ -192,9 +201,13 @@ def by_throughput(
         overdue = state.since / interval
         overdue[index] = 0
         if overdue.max() > 1 and probe_budget > 0:
-            trial = int(overdue.argmax())
-            return steps[trial], spent(state, trial, probe_rounds - 1)
-        return steps[index], spent(state, index, 0)
+            return spend(state, int(overdue.argmax()), probe_rounds)
+        return spend(state, index, update_interval)
+
+    def spend(state: Rates, index: int, rounds: int) -> tuple[Choice, Rates]:
+        since = state.since + rounds
+        since[index] = 0
+        return Choice(steps[index], rounds), state._replace(since=since)
 
     def learn(state: Rates, seen: Seen) -> Rates:
         drafts = float(seen.reached[0]) if len(seen.reached) else 0.0
@@ -207,23 +220,16 @@ def by_throughput(
         if seen.seconds is None or seen.depth not in steps:
             return state
         at = min(seen.running, max_num_seqs) - 1, steps.index(seen.depth)
-        seconds, one = state.seconds.copy(), seen.seconds / seen.rounds
-        before = seconds[at]
-        if np.isnan(before):
+        seconds, timed, one = state.seconds.copy(), state.timed.copy(), seen.seconds / seen.rounds
+        timed[at] += seen.rounds
+        if timed[at] == seen.rounds:
             seconds[at] = one
         else:  # a pause of the machine is no round's time
-            weight = 1 - (1 - ema_alpha) ** seen.rounds
-            seconds[at] += weight * (min(one, 2 * before) - before)
-        return state._replace(seconds=seconds)
+            weight = max(1 - (1 - ema_alpha) ** seen.rounds, seen.rounds / timed[at])
+            seconds[at] += weight * (min(one, 2 * seconds[at]) - seconds[at])
+        return state._replace(seconds=seconds, timed=timed)
 
     return AdaptivePolicy(init, choose, learn, steps)
-
-
-def spent(state: Rates, index: int, left: int) -> Rates:
-    """Return the state after a round with the candidate of an index."""
-    since = state.since + 1
-    since[index] = 0
-    return state._replace(since=since, trial=index, left=left)
 
 
 def times_at(

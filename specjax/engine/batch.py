@@ -7,7 +7,7 @@ import numpy as np
 from specjax.core.cache import capacity
 from specjax.core.types import Params, State
 from specjax.engine import masked_round, rows
-from specjax.engine.adaptive import MOST_ROUNDS, Dispatched
+from specjax.engine.adaptive import Dispatched
 from specjax.engine.plan import ProgramTier
 from specjax.engine.programs import Programs
 from specjax.engine.request_state import RequestState
@@ -25,6 +25,7 @@ class Batch:
     def __init__(self, programs: Programs, scheduler: Scheduler):
         self._programs, self._scheduler = programs, scheduler
         self.state: State | None = None
+        self._begun: masked_round.Begun | None = None
         self.tier = programs.plan.tiers[0]
         self.num_oversized = 0
 
@@ -48,17 +49,20 @@ class Batch:
         num_running, adaptive = len(self._scheduler.decoding), programs.adaptive
         counted = self._count(num_running) if adaptive is None else num_running
         engine = programs.decode_engine(counted, self._window(num_unknown), self.tier)
-        most = min(max_rounds or plan.history, plan.history)
+        most = 1 if self.masked else min(max_rounds or plan.history, plan.history)
         started = None
         if adaptive is not None:
-            most = min(most, MOST_ROUNDS)
-            started = adaptive.start(num_running, engine, self._scheduler.num_slots)
+            most = min(most, adaptive.rounds_left)
+            started = adaptive.start(num_running, engine, self._scheduler.num_slots, most)
         min_running = 1 if most == 1 else self._min_running()  # one round runs in any case
         assert self.state is not None
         state = programs.driver.fit(self.state, engine.window)
+        begun, self._begun = self._begun, None
         if self.masked:
             decoding = self._scheduler.decoding
-            self.state, infos = masked_round.run(programs, engine, params, state, decoding)
+            self.state, infos, self._begun = masked_round.run(
+                programs, engine, params, state, decoding, begun
+            )
             return engine.window, [infos, 1], started
         self.state, *results = programs.driver.generate(
             engine, params, state, most, min_running, plan.history
@@ -91,7 +95,7 @@ class Batch:
         if self.state is None:
             return
         if self._scheduler.num_slots == 1:
-            self.state = None  # the next request's own state takes its place
+            self.state = self._begun = None  # the next request's own state takes its place
             return
         self.state = self._programs.driver.release_slot(self.state, slot)
         decoding = self._scheduler.decoding.values()

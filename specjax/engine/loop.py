@@ -162,7 +162,8 @@ class Loop:
 
     def _decode(self, max_rounds: int | None) -> Collect:
         """Run decode rounds for all running rows."""
-        num_unknown = self.programs.engine.drafter.depth + 1 if self._ahead else 0
+        begun = self._ahead or self.batch.masked  # one more round before results are read
+        num_unknown = self.programs.engine.drafter.depth + 1 if begun else 0
         params = self._current_params()
         window, results, started = self.batch.generate(params, max_rounds, num_unknown)
         decoding, plan = dict(self.scheduler.decoding), self.programs.plan

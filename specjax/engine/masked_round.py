@@ -1,16 +1,20 @@
 """One round of a batch in which requests have grammars: the host makes masks of the draft.
 
 Which drafted tokens a grammar allows is known at once, and the target reads no others. Which tokens
-may follow each of them takes longer, and is computed while the target runs.
+may follow each of them takes longer, and is computed while the target runs. The next round begins
+before the results of this one are read: it drafts, and without a draft the target runs too, since
+only the choice of a token waits for a mask.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from specjax.core import constrained, decode
-from specjax.core.types import Engine, Params, State, StepInfo
+from specjax.core.types import Draft, Engine, Output, Params, Recurrent, State, StepInfo
+from specjax.engine.driver import Masked
 from specjax.engine.grammar import EVERYTHING, GrammarState, Nodes, num_words
 from specjax.engine.programs import Programs
 from specjax.engine.request_state import RequestState
@@ -19,48 +23,91 @@ from specjax.engine.rows import Host
 ROOT = Nodes(np.zeros(1, np.int32), np.zeros(1, np.int32), np.ones(1, bool))
 
 
+class Begun(NamedTuple):
+    """A round up to where the host is needed. It is void if another state or engine follows."""
+
+    state: State
+    engine: Engine
+    draft: Draft
+    read: tuple[Output, jax.Array] | None  # the target's output and logits, of a root alone
+
+
 def run(
     programs: Programs, engine: Engine, params: Params, state: State,
-    decoding: Mapping[int, RequestState],
-) -> tuple[State, StepInfo]:  # fmt: skip
-    """Run a round; return the state and the infos [1, B, ...] on the device.
+    decoding: Mapping[int, RequestState], begun: Begun | None,
+) -> tuple[State, StepInfo, Begun]:  # fmt: skip
+    """Run a round; return the state, the infos [1, B, ...] on the device, and the next one begun.
 
     Args:
         programs: of the loop.
-        engine: for the present window and number of requests.
+        engine: for the present window and number of requests; the window has room for a round more.
         params: the present ones.
         state: of all slots.
         decoding: the requests by slot; all their tokens have been read.
+        begun: what the round before returned.
     """
     device = programs.driver.masked
     assert device is not None
-    text, cache, drafter_state, sampling, keys = state
-    draft, drafter_state = device.propose(engine, params.draft, drafter_state, text, sampling, keys)
-    tokens, parents, valid = jax.device_get((draft.tokens, draft.parents, draft.valid))
-    nodes = Nodes(tokens, parents, valid)
-    tokens, allowed = tokens.copy(), valid.copy()
-    can_force = draft.probs is None and decode.is_chain(engine, draft)
-    grammars: dict[int, GrammarState] = {}
-    for slot, one in decoding.items():
-        if one.grammar is None:
-            continue
-        one.grammar.follow(one.tokens)
-        grammars[slot] = one.grammar
-        most = one.request.params.num_speculative_tokens
-        most = engine.drafter.depth if most is None else min(most, engine.drafter.depth)
-        row = row_of(nodes, slot)
-        tokens[slot], allowed[slot] = one.grammar.cut(row, most if can_force else 0)
-    draft, present = constrained.cut(draft, tokens, allowed)
-    output, logits, cache = device.forward(engine, params.target, cache, text, draft, present)
-    masks = everything(len(tokens), engine.drafter.nodes, programs.vocab_size)
-    cut = Nodes(tokens, nodes.parents, allowed)
+    if begun is None or begun.state is not state or begun.engine != engine:
+        begun = begin(device, engine, params, state)
+    text, cache, drafter_state, sampling, keys = begun.state
+    draft, grammars = begun.draft, follow(decoding)
+    if begun.read is None:
+        draft, present, nodes = cut(engine, draft, grammars, decoding)
+        output, logits, cache = device.forward(engine, params.target, cache, text, draft, present)
+    else:
+        (output, logits), nodes = begun.read, None
+    masks = everything(len(text.reason), engine.drafter.nodes, programs.vocab_size)
     for slot, grammar in grammars.items():
-        grammar.masks(row_of(cut, slot), masks[slot])
+        grammar.masks(ROOT if nodes is None else row_of(nodes, slot), masks[slot])
     changed, infos = device.verify(
         engine, params.draft, (text, cache, drafter_state), sampling, keys, draft, output, logits,
         masks,
     )  # fmt: skip
-    return State(*changed, sampling, keys), infos
+    state = State(*changed, sampling, keys)
+    begun = begin(device, engine, params, state)
+    return begun.state, infos, begun
+
+
+def begin(device: Masked, engine: Engine, params: Params, state: State) -> Begun:
+    """Start a round: draft, and where that is all run the target.
+
+    Both can be repeated: they write where the text does not yet reach. A recurrent layer's cache
+    has another form between the target and what verifies, so there the target waits.
+    """
+    text, cache, drafter_state, sampling, keys = state
+    draft, drafter_state = device.propose(engine, params.draft, drafter_state, text, sampling, keys)
+    read = None
+    if engine.drafter.nodes == 1 and not any(isinstance(one, Recurrent) for one in cache.layers):
+        *read, cache = device.forward(engine, params.target, cache, text, draft, draft.valid)
+    state = State(text, cache, drafter_state, sampling, keys)
+    return Begun(state, engine, draft, None if read is None else tuple(read))
+
+
+def follow(decoding: Mapping[int, RequestState]) -> dict[int, GrammarState]:
+    """Return the grammars by slot, advanced to the end of what has been committed."""
+    grammars = {slot: one.grammar for slot, one in decoding.items() if one.grammar is not None}
+    for slot, grammar in grammars.items():
+        grammar.follow(decoding[slot].tokens)
+    return grammars
+
+
+def cut(
+    engine: Engine, draft: Draft, grammars: Mapping[int, GrammarState],
+    decoding: Mapping[int, RequestState],
+) -> tuple[Draft, Host, Nodes]:  # fmt: skip
+    """Return a draft as the grammars leave it, which nodes the target reads, and those nodes."""
+    tokens, parents, valid = jax.device_get((draft.tokens, draft.parents, draft.valid))
+    nodes = Nodes(tokens, parents, valid)
+    tokens, allowed = tokens.copy(), valid.copy()
+    can_force = draft.probs is None and decode.is_chain(engine, draft)
+    for slot, grammar in grammars.items():
+        most = decoding[slot].request.params.num_speculative_tokens
+        most = engine.drafter.depth if most is None else min(most, engine.drafter.depth)
+        row = row_of(nodes, slot)
+        tokens[slot], allowed[slot] = grammar.cut(row, most if can_force else 0)
+    draft, present = constrained.cut(draft, tokens, allowed)
+    return draft, present, Nodes(tokens, parents, allowed)
 
 
 def row_of(nodes: Nodes, slot: int) -> Nodes:

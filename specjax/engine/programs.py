@@ -65,8 +65,9 @@ class Programs:
 
     def decode_engine(self, num_running: int, window: int, tier: ProgramTier) -> Engine:
         """Return the engine of the next decode rounds, for so many requests, window and tier."""
-        chosen = self.scheduled(num_running)
-        if self.adaptive is not None:
+        if self.adaptive is None:
+            chosen = self.scheduled(num_running)
+        else:
             chosen = self.adaptive.choose(num_running)
         return chosen._replace(window=window, num_logprobs=tier.num_logprobs)
 

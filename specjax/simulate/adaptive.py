@@ -62,14 +62,14 @@ def under_load(
         time, tokens, drafted = 0.0, 0, []
         times = {k: round_time(costs, phase.running, k) for k in policy.candidate_steps}
         while time < phase.seconds:
-            k, state = policy.choose(state, phase.running)
-            accepted = draw_accepted(rng, phase, k)
-            spent = times[k]
+            (k, rounds), state = policy.choose(state, phase.running)
+            accepted = draw_accepted(rng, phase, k, rounds)
+            spent = rounds * times[k]
             reached, kept = count_positions(accepted, k)
-            shown = spent * float(np.exp(noise * rng.standard_normal()))
-            state = policy.learn(state, Seen(phase.running, k, 1, reached, kept, shown))
-            time, tokens = time + spent, tokens + int(accepted.sum()) + phase.running
-            drafted.append(k)
+            shown = times[k] * float(np.exp(noise * rng.standard_normal(rounds)).sum())
+            state = policy.learn(state, Seen(phase.running, k, rounds, reached, kept, shown))
+            time, tokens = time + spent, tokens + int(accepted.sum()) + rounds * phase.running
+            drafted += [k] * rounds
         found.append(tokens / time)
         depths.append(float(np.mean(drafted)))
     fixed = [
@@ -83,9 +83,9 @@ def under_load(
     return Throughput(np.array(found), np.array(fixed), np.array(depths))
 
 
-def draw_accepted(rng: Generator, phase: Phase, k: int) -> np.ndarray:
-    """Return how many draft tokens each request accepts in a round."""
-    right = rng.random((phase.running, k)) < phase.alpha
+def draw_accepted(rng: Generator, phase: Phase, k: int, rounds: int) -> np.ndarray:
+    """Return how many draft tokens are accepted, for each round of each request."""
+    right = rng.random((rounds * phase.running, k)) < phase.alpha
     return np.cumprod(right, axis=1).sum(axis=1)
 
 

@@ -38,9 +38,10 @@ def test_a_policy_is_a_pure_function(policy):
     def run():
         state, chosen = policy.init(), []
         for i in range(60):
-            k, after = policy.choose(state, 1 + i % 4)
-            assert policy.choose(state, 1 + i % 4)[0] == k
-            chosen.append(k)
+            choice, after = policy.choose(state, 1 + i % 4)
+            assert policy.choose(state, 1 + i % 4)[0] == choice
+            chosen.append(choice)
+            k = choice.depth
             state = policy.learn(after, seen([min(i % 3, k)] * 2, k, 0.01 + 0.001 * k))
         return chosen
 
@@ -50,20 +51,21 @@ def test_a_policy_is_a_pure_function(policy):
 def test_acceptance_moves_k_up_and_down_as_sglangs_rule_does():
     policy = by_acceptance([1, 3, 5], warmup_batches=0, update_interval=1, ema_alpha=1.0)
     state = policy.init()
-    assert policy.choose(state, 1)[0] == 5
+    assert policy.choose(state, 1)[0] == (5, 1)
     for accepted, expected in ((0, 1), (1, 3), (3, 5), (2, 3), (0.2, 1)):
         counts = np.array([10] + [0] * 4), np.array([round(10 * accepted)] + [0] * 4)
         state = policy.learn(state, Seen(10, 5, 1, *counts, None))
-        assert policy.choose(state, 1)[0] == expected
+        assert policy.choose(state, 1)[0] == (expected, 1)
 
 
 def test_k_zero_is_left_again_by_a_trial():
     policy = by_acceptance([0, 2], warmup_batches=0, update_interval=5, ema_alpha=0.5)
     state, chosen = policy.init(), []
-    for _ in range(40):
-        k, state = policy.choose(state, 1)
-        chosen.append(k)
-        state = policy.learn(state, seen([0], k))
+    for _ in range(8):
+        (k, rounds), state = policy.choose(state, 1)
+        chosen += [k] * rounds
+        state = policy.learn(state, Seen(1, k, rounds, *count_positions([0] * rounds, k), None))
+    assert len(chosen) == 40
     assert chosen.count(2) == 20
     assert chosen[-10:].count(2) == 5
 
@@ -72,11 +74,13 @@ def test_a_batch_size_that_never_ran_is_measured_with_every_k_first():
     policy, state, chosen = by_throughput([0, 3], 8, probe_budget=0.0), None, {1: [], 8: []}
     state = policy.init()
     for running in (1, 8):
-        for _ in range(20):
-            k, state = policy.choose(state, running)
-            chosen[running].append(k)
-            state = policy.learn(state, seen([k] * running, k, 0.01 * (1 + k * (running == 8))))
-    assert chosen[1] == [3] * 4 + [0] * 4 + [3] * 12  # on wins with one request
+        for _ in range(5):
+            (k, rounds), state = policy.choose(state, running)
+            chosen[running] += [k] * rounds
+            counts = count_positions([k] * running * rounds, k)
+            seconds = rounds * 0.01 * (1 + k * (running == 8))
+            state = policy.learn(state, Seen(running, k, rounds, *counts, seconds))
+    assert chosen[1] == [3] * 4 + [0] * 4 + [3] * 24  # on wins with one request
     assert chosen[8][:8] == [3] * 4 + [0] * 4
     # 4 tokens in 4 times the time: no gain above the hysteresis, so the present K stays
     assert set(chosen[8][8:]) == {3}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from specjax import LLM, SamplingParams
-from specjax.core.policies import AdaptivePolicy, by_acceptance
+from specjax.core.policies import AdaptivePolicy, Choice, by_acceptance
 from specjax.core.types import Engine, StepInfo
 from specjax.drafters.ngram import ngram
 from specjax.engine.adaptive import Adaptive
@@ -34,6 +34,16 @@ def texts(target, **options):
     return [one.outputs[0].token_ids for one in found], llm
 
 
+def alternate(depths, rounds, monkeypatch):
+    """Make the policy take one K after the other, each for some rounds."""
+
+    def choose(state, running):
+        return Choice(depths[state % len(depths)], rounds), state + 1
+
+    turns = AdaptivePolicy(lambda: 0, choose, lambda state, seen: state, (0, 3))
+    monkeypatch.setattr("specjax.engine.options.adaptive.by_throughput", lambda *_, **__: turns)
+
+
 class Ticking:
     """A clock that stands until it is set."""
 
@@ -54,11 +64,7 @@ def test_no_strategy_changes_the_text(pair):
 
 
 def test_a_service_warms_every_k_and_uses_more_than_one(pair, monkeypatch):
-    turns = AdaptivePolicy(
-        lambda: 0, lambda state, running: ((0, 3)[state % 2], state + 1), lambda state, _: state,
-        (0, 3),
-    )  # fmt: skip
-    monkeypatch.setattr("specjax.engine.options.adaptive.by_throughput", lambda *_, **__: turns)
+    alternate((0, 3), 1, monkeypatch)
     config = {**NGRAM, "adaptive": {"strategy": "throughput_aware", "candidate_steps": [0, 3]}}
     llm = LLM(pair.target, speculative_config=config, max_num_seqs=1, max_model_len=60)
     service = Service(llm.core, max_waiting=3)
@@ -78,27 +84,40 @@ def test_a_service_warms_every_k_and_uses_more_than_one(pair, monkeypatch):
         service.close(drain=False)
 
 
-def test_what_a_program_has_shown_is_learned_and_first_uses_are_not_timed(pair):
+def test_what_rounds_have_shown_is_learned_when_k_is_chosen_and_first_uses_are_not_timed(pair):
     seen, clock = [], Ticking()
-    rule = by_acceptance([0, 3])
+    rule = by_acceptance([0, 3], update_interval=6)
     policy = rule._replace(learn=lambda state, one: seen.append(one) or rule.learn(state, one))
     llm = LLM(pair.target, speculative_config={**NGRAM, "adaptive": "ema"}, max_model_len=100)
     engines = {k: e for k, e in llm.core.adaptive.engines.items() if k in (0, 3)}
     adaptive = Adaptive(policy, engines, clock)
     infos = _infos([[1, 2], [4, 0]], [[0, 1], [3, 0]])
+
+    def run(running=2, rounds=2):
+        program = adaptive.start(running, adaptive.choose(running), 2, 2)
+        return lambda: adaptive.end(program, infos, rounds)
+
     for start, end in ((0.0, 1.0), (1.0, 3.0), (2.0, 6.0)):  # the third is dispatched early
         clock.now = start
-        program = adaptive.start(2, engines[3], 2)
+        finish = run()
         clock.now = end
-        adaptive.end(program, infos, 2)
-    adaptive.end(adaptive.start(2, engines[3], 2), infos, 0)  # all had ended: nothing ran
+        finish()
+    assert [one.seconds for one in seen] == [None]  # the others wait for the next choice
+    run(rounds=0)()  # all had ended: nothing ran
+    assert [one.seconds for one in seen] == [None, 2.0 + 3.0]
     adaptive.interrupt()  # a prompt is read
-    adaptive.end(adaptive.start(2, engines[3], 2), infos, 2)
-    assert [one.seconds for one in seen] == [None, 2.0, 3.0, None]
-    assert {(one.running, one.depth, one.rounds) for one in seen} == {(2, 3, 2)}
+    run()()
+    run(running=1)()
+    adaptive.rounds_left = 0
+    adaptive.choose(1)
+    assert [one.seconds for one in seen] == [None, 5.0, None, 0.0]
+    assert [one.running for one in seen] == [2, 2, 2, 1]
+    assert [one.rounds for one in seen] == [2, 4, 2, 2]
+    assert {one.depth for one in seen} == {3}
     # three rounds of requests: they accepted 0, 1 and 3 tokens
     assert seen[0].reached.tolist() == [3, 2, 1]
     assert seen[0].accepted.tolist() == [2, 1, 1]
+    assert seen[1].reached.tolist() == [6, 4, 2]
 
 
 def _infos(emitted, accepted):
@@ -118,11 +137,7 @@ def test_several_processes_must_not_choose_by_their_own_clocks(monkeypatch):
 
 def test_a_draft_model_rests_and_catches_up_and_the_text_stays(pair, monkeypatch):
     """K is 3, then 0, then 3 again, for eight rounds each; requests come and go meanwhile."""
-    turns = AdaptivePolicy(
-        lambda: 0, lambda state, running: ((3, 0)[state % 2], state + 1), lambda state, _: state,
-        (0, 3),
-    )  # fmt: skip
-    monkeypatch.setattr("specjax.engine.options.adaptive.by_throughput", lambda *_, **__: turns)
+    alternate((3, 0), 8, monkeypatch)
     adaptive = {"strategy": "throughput_aware", "candidate_steps": [0, 3]}
     config = {"model": pair.draft, "num_speculative_tokens": 3, "adaptive": adaptive}
     prompts = [{"prompt_token_ids": one} for one in PROMPTS]
