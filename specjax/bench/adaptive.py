@@ -1,13 +1,11 @@
 """``specjax bench adaptive``: adaptive K beside drafting always and never, while the load changes.
 
 The services go through the same phases, each with a number of clients that send one request after
-the other, and take turns phase by phase. They share the target's weights: two copies of them, in
-other places of the memory, differed by a tenth. Every phase has as many requests, so that each
-lasts some seconds. The goal of a phase is a share of the better of on and off.
+the other, and take turns phase by phase. Every phase has as many requests, so that each lasts some
+seconds. The goal of a phase is a share of the better of on and off.
 """
 
 import asyncio
-import dataclasses
 import json
 import statistics
 import time
@@ -20,6 +18,7 @@ from rich.console import Console
 
 from specjax.bench.prompts import Prompt, fitting
 from specjax.bench.report import Row, compare, machine_row, print_rows, write_rows, write_section
+from specjax.bench.services import open_services
 from specjax.engine.llm import LLM
 from specjax.engine.options.sampling_params import SamplingParams
 from specjax.engine.service import Service
@@ -81,22 +80,16 @@ def bench_adaptive(
     configs = dict(zip(ARMS, (None, fixed, speculative_config), strict=True))
     shape: dict[str, Any] = {"max_num_seqs": max(phases), "max_model_len": max_model_len}
     models = {name: LLM(model, speculative_config=one, **shape) for name, one in configs.items()}
-    target, services = models["off"].core.params.target, {}
-    for name, llm in models.items():
-        params = llm.core.params._replace(target=target)
-        services[name] = Service(dataclasses.replace(llm.core, params=params), max_waiting=1)
-        services[name].warm_up()
     prompts = fitting(models["off"], NUM_TOKENS)
-    try:
+    with open_services(models, max_waiting=1) as services:
+        for service in services.values():
+            service.warm_up()
         calls = [
             partial(run_phase, service, prompts, clients, requests)
             for clients in phases
             for service in services.values()
         ]
         found = take_turns(calls, reps, warm_up=1)
-    finally:
-        for service in services.values():
-            service.close(drain=False)
     rows = [machine_row()]
     number, size = requests * NUM_TOKENS, len(ARMS)
     by_phase = [found[i * size : (i + 1) * size] for i in range(len(phases))]

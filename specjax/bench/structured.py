@@ -1,14 +1,17 @@
 """``specjax bench structured``: what a grammar costs, per round and in tokens per second.
 
-The same prompts are completed without and with a JSON schema, plainly and with a drafter, in turns.
+Two services complete the same prompts without and with a JSON schema, plainly and with a drafter,
+in turns.
 The schema asks for more than ``TOKENS`` tokens, so that no text ends earlier. What the host does
 for a request in a round is timed apart, on the drafts of such a run: cutting the draft, for which
 the device waits, and the masks, which are computed while the target runs.
 """
 
+import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +19,19 @@ import numpy as np
 from rich.console import Console
 
 from specjax.bench.report import Row, compare, machine_row, print_rows, write_rows, write_section
+from specjax.bench.services import open_services
 from specjax.bundled import prompts
 from specjax.engine.grammar import EVERYTHING, Nodes, num_words
 from specjax.engine.llm import LLM
 from specjax.engine.options.sampling_params import SamplingParams
 from specjax.engine.options.structured_outputs import StructuredOutputsParams
 from specjax.engine.outputs import CompletionOutput
+from specjax.engine.service import Service
 from specjax.host.markdown import around_section
+from specjax.measure.load import closed_loop
 from specjax.measure.turns import median_in_turns
 
-TOKENS = 128
+TOKENS, LENGTH = 128, 512  # of a text; of prompt and text at most
 ITEM = {
     "type": "object",
     "properties": {
@@ -46,7 +52,7 @@ def bench_structured(
     json_file: Path | None,
     *,
     batch_size: int = 8,
-    reps: int = 5,
+    reps: int = 9,
     readme: Path | None = None,
     console: Console | None = None,
 ) -> list[Row]:
@@ -59,13 +65,20 @@ def bench_structured(
     console = console or Console(highlight=False)
     texts = [entry["turns"][0] for entry in prompts()]
     texts = [texts[i % len(texts)] for i in range(batch_size)]
-    models = [
-        LLM(model, speculative_config=config, max_num_seqs=batch_size)
-        for config in (None, speculative_config)
-    ]
-    calls = [completer(llm, texts, form) for llm in models for form in (None, FORM)]
-    plain, masked, drafted, both = median_in_turns([rate_of(one) for one in calls], reps, warm_up=1)
-    cut, masks, nodes = host_costs(models[-1], calls[-1]())
+    configs = {"plain": None, "drafted": speculative_config}
+    models = {
+        name: LLM(model, speculative_config=config, max_num_seqs=batch_size, max_model_len=LENGTH)
+        for name, config in configs.items()
+    }
+    with open_services(models, max_waiting=batch_size) as services:
+        calls = [
+            partial(complete, service, texts, form)
+            for service in services.values()
+            for form in (None, FORM)
+        ]
+        rates = median_in_turns([rate_of(one) for one in calls], reps, warm_up=2)
+        plain, masked, drafted, both = rates
+        cut, masks, nodes = host_costs(models["drafted"], calls[-1]())
     rows = [
         machine_row(),
         Row(name="plain", value=plain, unit="tokens/s"),
@@ -84,26 +97,29 @@ def bench_structured(
         write_rows(rows, json_file)
     if readme is not None:
         note = (
-            f"{model}, drafted with `{json.dumps(speculative_config)}`: {batch_size} requests side "
-            f"by side, {TOKENS} greedy tokens each, medians of {reps} interleaved runs."
+            f"{model}, drafted with `{json.dumps(speculative_config)}`: a service with "
+            f"{batch_size} requests side by side, {TOKENS} greedy tokens each, medians of {reps} interleaved "
+            "runs."
         )
         write_section(rows, readme, "structured", [note])
     return rows
 
 
-def completer(
-    llm: LLM, texts: list[str], form: StructuredOutputsParams | None
-) -> Callable[[], list[CompletionOutput]]:
-    """Return a function that completes the texts, each with ``TOKENS`` tokens."""
-    params = [
-        SamplingParams(temperature=0.0, max_tokens=TOKENS, ignore_eos=True, structured_outputs=form)
-        for _ in texts
-    ]
+def complete(
+    service: Service, texts: Sequence[str], form: StructuredOutputsParams | None
+) -> list[CompletionOutput]:
+    """Return the completions of texts side by side, each with ``TOKENS`` tokens."""
+    params = SamplingParams(
+        temperature=0.0, max_tokens=TOKENS, ignore_eos=True, structured_outputs=form
+    )
 
-    def run() -> list[CompletionOutput]:
-        return [one.outputs[0] for one in llm.generate(texts, params, use_tqdm=False)]
+    async def read(text: str) -> CompletionOutput:
+        (stream,) = service.submit(text, params)
+        async for _ in stream:
+            pass
+        return stream.completion()
 
-    return run
+    return asyncio.run(closed_loop(read, texts, len(texts)))
 
 
 def rate_of(run: Callable[[], list[CompletionOutput]]) -> Callable[[], float]:

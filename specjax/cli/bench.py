@@ -201,7 +201,7 @@ def structured(
     ] = '{"model": "bundled:draft", "num_speculative_tokens": 3}',
     batch_size: Annotated[int, typer.Option(min=1, help="Requests side by side.")] = 8,
     json_file: Json = None,
-    reps: Reps = 5,
+    reps: Reps = 9,
     readme: Readme = None,
 ) -> None:
     """Time texts held to a JSON schema beside free ones, plain and drafted (two minutes)."""

@@ -1,6 +1,7 @@
 """``bench start``, ``prefix`` and ``structured`` put their rows and goals in their sections."""
 
 import io
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -35,8 +36,10 @@ def test_the_second_turn_is_held_against_the_first(pair, page, monkeypatch):
 
 def test_texts_with_a_schema_are_held_against_free_ones(page, monkeypatch):
     speeds = iter([10.0, 8.0, 20.0, 19.0])
+    services = nullcontext({"plain": None, "drafted": None})
     monkeypatch.setattr(structured, "LLM", lambda *_, **__: None)
-    monkeypatch.setattr(structured, "completer", lambda *_: list)
+    monkeypatch.setattr(structured, "open_services", lambda models, max_waiting: services)
+    monkeypatch.setattr(structured, "complete", lambda *_: [])
     monkeypatch.setattr(structured, "rate_of", lambda run: partial(float, next(speeds)))
     monkeypatch.setattr(structured, "host_costs", lambda *_: (1.0, 2.0, 4.0))
     rows = structured.bench_structured("m", NGRAM, None, reps=1, readme=page, console=SILENT)
