@@ -98,8 +98,8 @@ def bench_structured(
     if readme is not None:
         note = (
             f"{model}, drafted with `{json.dumps(speculative_config)}`: a service with "
-            f"{batch_size} requests side by side, {TOKENS} greedy tokens each, medians of {reps} interleaved "
-            "runs."
+            f"{batch_size} requests side by side, {TOKENS} greedy tokens each, medians of "
+            f"{reps} interleaved runs."
         )
         write_section(rows, readme, "structured", [note])
     return rows

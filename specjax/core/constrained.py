@@ -20,6 +20,7 @@ from specjax.core.types import (
     Draft,
     Engine,
     Output,
+    Params,
     PyTree,
     Sampling,
     StepInfo,
@@ -63,6 +64,20 @@ def forward(
     """Run the target over the nodes that are present; return its output, logits and the cache."""
     present = present & (text.reason == RUNNING)[:, None]
     return decode.forward(engine, params, draft, present, cache)
+
+
+def read_root(
+    engine: Engine, params: Params, state: tuple[Cache, PyTree], text: Text, sampling: Sampling,
+    keys: Key[Array, "B"],
+) -> tuple[Draft, Output, Float[Array, "B N V"], tuple[Cache, PyTree]]:  # fmt: skip
+    """Return the draft of a root alone, what ``forward`` returns for it, and the state.
+
+    No grammar forbids a root, so that one program does it: two took longer to call.
+    """
+    cache, drafter_state = state
+    draft, drafter_state = propose(engine, params.draft, drafter_state, text, sampling, keys)
+    output, logits, cache = forward(engine, params.target, cache, text, draft, draft.valid)
+    return draft, output, logits, (cache, drafter_state)
 
 
 def verify(

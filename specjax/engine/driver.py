@@ -129,6 +129,17 @@ class Forward(Protocol):
         ...
 
 
+class ReadRoot(Protocol):
+    """Run the target over a draft that is the root alone."""
+
+    def __call__(
+        self, engine: Engine, params: Params, state: tuple[Cache, PyTree], text: Text,
+        sampling: Sampling, keys: jax.Array, /,
+    ) -> tuple[Draft, Output, jax.Array, tuple[Cache, PyTree]]:  # fmt: skip
+        """Return what ``constrained.read_root`` does; the state passed in may be overwritten."""
+        ...
+
+
 class Verify(Protocol):
     """Verify a draft under masks."""
 
@@ -148,6 +159,7 @@ class Masked(NamedTuple):
 
     propose: Propose
     forward: Forward
+    read_root: ReadRoot
     verify: Verify
 
 
@@ -244,6 +256,7 @@ def driver_for(where: jax.sharding.Sharding | None) -> Driver:
         masked=Masked(
             propose=program(constrained.propose, 0, (where, None)),
             forward=program(constrained.forward, 0, None),
+            read_root=program(constrained.read_root, 0, (where, None, None, None)),
             verify=program(constrained.verify, 0, (None, where)),
         ),
         resume=resume,

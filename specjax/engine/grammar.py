@@ -9,7 +9,7 @@ import json
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,38 +63,41 @@ class GrammarState:
         followed, down to the depth ``most_forced``.
         """
         tokens, allowed = nodes.tokens.copy(), np.zeros(len(nodes.tokens), bool)
-        allowed[0] = True
 
-        def descend(node: int) -> None:
-            for child in nodes.children(node):
-                if self._enter(int(tokens[child])):
-                    allowed[child] = True
-                    descend(child)
-                    self._leave()
+        def mark(node: int) -> None:
+            allowed[node] = True
 
-        descend(0)
-        if most_forced:
-            path = np.flatnonzero(allowed)[1:].tolist()
-            for node in path:
-                self._enter(int(tokens[node]))
-            forced = self._forced()[: max(most_forced - len(path), 0)]
-            tokens[len(path) + 1 : len(path) + 1 + len(forced)] = forced
-            allowed[len(path) + 1 : len(path) + 1 + len(forced)] = True
-            for _ in path:
-                self._leave()
+        depth = self._visit(nodes, mark)
+        if most_forced > depth:
+            forced = self._forced()[: most_forced - depth]
+            tokens[depth + 1 : depth + 1 + len(forced)] = forced
+            allowed[depth + 1 : depth + 1 + len(forced)] = True
+        self._leave(depth)
         return tokens, allowed
 
     def masks(self, nodes: Nodes, words: np.ndarray) -> None:
         """Write to ``words`` [N, M] which tokens may follow each node; all nodes are allowed."""
+        self._leave(self._visit(nodes, lambda node: self._mask(words[node])))
 
-        def descend(node: int) -> None:
-            self._mask(words[node])
+    def _visit(self, nodes: Nodes, visit: Callable[[int], None]) -> int:
+        """Call ``visit`` at each allowed node, with the state there; return how deep it ends.
+
+        It goes back only where it takes another branch: of a chain not at all.
+        """
+        entered = 0
+
+        def descend(node: int, depth: int) -> None:
+            nonlocal entered
+            visit(node)
             for child in nodes.children(node):
-                self._enter(int(nodes.tokens[child]))
-                descend(child)
-                self._leave()
+                self._leave(entered - depth)
+                entered = depth
+                if self._enter(int(nodes.tokens[child])):
+                    entered += 1
+                    descend(child, depth + 1)
 
-        descend(0)
+        descend(0, 0)
+        return entered
 
     def _mask(self, words: np.ndarray) -> None:
         if self._num_past_end or self._matcher.is_error():
@@ -112,12 +115,12 @@ class GrammarState:
             return allowed
         return not self._num_past_end and self._matcher.try_consume_tokens([token]) == 1
 
-    def _leave(self) -> None:
-        """Go back by the token that was entered last."""
-        if self._num_past_end:
-            self._num_past_end -= 1
-        else:
-            self._matcher.rollback(1)
+    def _leave(self, count: int) -> None:
+        """Go back by the tokens that were entered last."""
+        past_end = min(count, self._num_past_end)
+        self._num_past_end -= past_end
+        if count > past_end:
+            self._matcher.rollback(count - past_end)
 
     def _forced(self) -> list[int]:
         """Return the tokens that must come next, as far as the grammar leaves no choice."""

@@ -76,12 +76,18 @@ def begin(device: Masked, engine: Engine, params: Params, state: State) -> Begun
     has another form between the target and what verifies, so there the target waits.
     """
     text, cache, drafter_state, sampling, keys = state
-    draft, drafter_state = device.propose(engine, params.draft, drafter_state, text, sampling, keys)
-    read = None
-    if engine.drafter.nodes == 1 and not any(isinstance(one, Recurrent) for one in cache.layers):
-        *read, cache = device.forward(engine, params.target, cache, text, draft, draft.valid)
-    state = State(text, cache, drafter_state, sampling, keys)
-    return Begun(state, engine, draft, None if read is None else tuple(read))
+    recurrent = any(isinstance(layer, Recurrent) for layer in cache.layers)
+    if engine.drafter.nodes == 1 and not recurrent:
+        draft, output, logits, (cache, drafter_state) = device.read_root(
+            engine, params, (cache, drafter_state), text, sampling, keys
+        )
+        read = output, logits
+    else:
+        draft, drafter_state = device.propose(
+            engine, params.draft, drafter_state, text, sampling, keys
+        )
+        read = None
+    return Begun(State(text, cache, drafter_state, sampling, keys), engine, draft, read)
 
 
 def follow(decoding: Mapping[int, RequestState]) -> dict[int, GrammarState]:

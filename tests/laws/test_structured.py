@@ -135,7 +135,7 @@ def test_forced_tokens_are_drafted_for_nothing():
     assert len(found.rounds) <= 1 + -(-len(found.tokens) // (h.K + 1))
 
 
-def keep_rejected(self):
+def keep_rejected(self, count):
     """The state does not come back from a draft's path."""
 
 
