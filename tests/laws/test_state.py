@@ -11,7 +11,7 @@ from specjax.drafters import suffix_index
 from specjax.models.build import build_block_head, build_feature_head
 from specjax.models.config import BlockConfig
 from specjax.testing.laws import one_trace
-from specjax.testing.subject import of_drafter
+from specjax.testing.subject import long_rows, of_drafter
 from specjax.verify.walk import walk
 from tests.laws import harness as h
 from tests.shapes import assert_shapes
@@ -23,6 +23,10 @@ HEADS = [
     ("deepseek_mtp", 16),
     ("peagle", 4),
 ]  # and chunk
+TWICE = (
+    "ngram", "suffix", "draft_model coupled", "draft_model best", "pard", "eagle3", "mtp",
+    "deepseek_mtp", "medusa", "mlp_speculator", "peagle", "dflash", "dspark",
+)  # fmt: skip
 
 
 def one_pass(params, tokens):
@@ -250,3 +254,21 @@ def test_a_wrong_shape_is_seen():
         assert_shapes(text._replace(limits=text.limits[:2]))
     with pytest.raises(AssertionError, match=r"Text\.lengths"):
         assert_shapes(text._replace(lengths=text.lengths.astype(jnp.float32)))
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_a_draft_that_is_made_twice_leaves_no_trace(name):
+    """The server begins a round ahead, and again if a request joins before it goes on."""
+    drafter = h.CHAINS.get(name) or h.GROWN[name]
+
+    def propose(params, state, *rest):
+        return drafter.propose(params, drafter.propose(params, state, *rest)[1], *rest)
+
+    rows = long_rows()
+    once, twice = (
+        h.run(one, rows, params=h.weights(drafter), lean=True)
+        for one in (drafter, drafter._replace(propose=propose))
+    )
+    assert twice.tokens == once.tokens
+    assert twice.rounds == once.rounds
+    np.testing.assert_array_equal(twice.infos.drafted, once.infos.drafted)
