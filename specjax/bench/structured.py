@@ -1,10 +1,9 @@
 """``specjax bench structured``: what a grammar costs, per round and in tokens per second.
 
 Two services complete the same prompts without and with a JSON schema, plainly and with a drafter,
-in turns.
-The schema asks for more than ``TOKENS`` tokens, so that no text ends earlier. What the host does
-for a request in a round is timed apart, on the drafts of such a run: cutting the draft, for which
-the device waits, and the masks, which are computed while the target runs.
+in turns. The schema asks for more than ``TOKENS`` tokens, so that no text ends earlier. What the
+host does for a request in a round is timed apart, on the drafts of such a run: cutting the draft,
+for which the device waits, and the masks, which are computed while the target runs.
 """
 
 import asyncio

@@ -4,8 +4,8 @@ A policy is three pure functions: ``init`` returns what is known at the start, `
 for a number of running requests and how many rounds to keep it, ``learn`` takes in what those
 rounds have shown. So the policy that serves is the one that is simulated. It is asked every few
 rounds only: asked in each, it cost a tenth of the bundled target's rounds at batch 1, where all
-cores were busy. With ``walk`` no policy can change the text; with
-the ratio rules the text keeps its distribution, since K depends on earlier rounds alone.
+cores were busy. With ``walk`` no policy can change the text; with the ratio rules the text keeps
+its distribution, since K depends on earlier rounds alone.
 """
 
 import math

@@ -47,9 +47,10 @@ class Batch:
         self._shrink()
         programs, plan = self._programs, self._programs.plan
         num_running, adaptive = len(self._scheduler.decoding), programs.adaptive
+        masked = self.masked
         counted = self._count(num_running) if adaptive is None else num_running
         engine = programs.decode_engine(counted, self._window(num_unknown), self.tier)
-        most = 1 if self.masked else min(max_rounds or plan.history, plan.history)
+        most = 1 if masked else min(max_rounds or plan.history, plan.history)
         started = None
         if adaptive is not None:
             most = min(most, adaptive.rounds_left)
@@ -58,7 +59,7 @@ class Batch:
         assert self.state is not None
         state = programs.driver.fit(self.state, engine.window)
         begun, self._begun = self._begun, None
-        if self.masked:
+        if masked:
             decoding = self._scheduler.decoding
             self.state, infos, self._begun = masked_round.run(
                 programs, engine, params, state, decoding, begun
