@@ -10,6 +10,8 @@ from rich.console import Console
 from specjax.bench import prefix, serve, start, structured
 from specjax.bench.prompts import Chosen, Completion, Prompt
 from specjax.bench.report import Row
+from specjax.bench.services import open_services
+from specjax.engine.llm import LLM
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3}
 SILENT = Console(file=io.StringIO())
@@ -49,6 +51,21 @@ def test_texts_with_a_schema_are_held_against_free_ones(page, monkeypatch):
         "speedup, schema": (">= 1", True),
     }
     assert "| plain, schema | 8 tokens/s | plain: 10 | 0.80 | >= 0.9, missed |" in page.read_text()
+
+
+def test_a_service_completes_free_texts_and_texts_held_to_the_schema(pair, monkeypatch):
+    monkeypatch.setattr(structured, "TOKENS", 24)
+    llm = LLM(pair.target, speculative_config=NGRAM, max_num_seqs=2, max_model_len=64)
+    with open_services({"drafted": llm}, max_waiting=2) as services:
+        free, held = (
+            structured.complete(services["drafted"], ["def add(", "class A"], form)
+            for form in (None, structured.FORM)
+        )
+    assert {len(one.token_ids) for one in (*free, *held)} == {24}
+    assert all(one.text.startswith('[{"name":"') for one in held)
+    assert not any(one.text.startswith("[{") for one in free)
+    assert any(one.drafts for one in held)
+    assert min(structured.host_costs(llm, held)) > 0
 
 
 def test_starts_are_held_against_their_goals(page, monkeypatch):
