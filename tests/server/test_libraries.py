@@ -125,9 +125,11 @@ def test_guidellm_measures(url, pair, tmp_path):
     if not has("guidellm"):
         pytest.skip("guidellm is not installed")
     out = tmp_path / "report.json"
-    command = [PYTHON, "-m", "guidellm", "benchmark", "run", "--target", url, "--model", "tiny"]
-    command += ["--processor", pair.target, "--data", "prompt_tokens=16,output_tokens=4"]
-    command += ["--rate-type", "synchronous", "--max-requests", "3", "--output-path", str(out)]
+    command = [PYTHON, "-m", "guidellm", "run", "--profile", "kind=synchronous"]
+    command += ["--backend", f"kind=openai_http,target={url},model=tiny"]
+    command += ["--tokenizer", f"kind=huggingface_auto,model={pair.target}"]
+    command += ["--data", "kind=synthetic_text,prompt_tokens=16,output_tokens=4"]
+    command += ["--constraint", "kind=max_requests,count=3", "--output", f"kind=json,path={out}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     (found,) = json.loads(out.read_text())["benchmarks"]
