@@ -102,8 +102,8 @@ CLIENTS := .venv-clients
 clients: $(VENV)/.dev $(CLIENTS)/.ready
 	set -o pipefail; SPECJAX_CLIENTS_PYTHON=$(CLIENTS)/bin/python \
 	  SPECJAX_NODE_MODULES=$(CLIENTS)/node_modules \
-	  $(BIN)/python -m pytest -rs -vv -m 'oracle or not oracle' tests/server/test_libraries.py tests/server/test_clients.py \
-	  tests/oracle/test_bench_client.py 2>&1 | tee tests/server/clients.log
+	  $(BIN)/python -m pytest -rs -vv -m 'oracle or not oracle' tests/oracle/test_bench_client.py \
+	  tests/server/test_libraries.py tests/server/test_clients.py 2>&1 | tee tests/server/clients.log
 
 $(CLIENTS)/.ready: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m venv $(CLIENTS)

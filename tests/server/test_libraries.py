@@ -9,6 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from specjax.readers.results import read_result
+
 TURNS = [{"role": "user", "content": "import os"}]
 ASKED = {"temperature": 0, "max_tokens": 6}
 NODE = os.environ.get("SPECJAX_NODE_MODULES", "node_modules")  # a folder with Node's openai
@@ -135,3 +137,4 @@ def test_guidellm_measures(url, pair, tmp_path):
     (found,) = json.loads(out.read_text())["benchmarks"]
     assert len(found["requests"]["successful"]) == 3
     assert not found["requests"]["errored"]
+    assert read_result(out).num_requests == 3
