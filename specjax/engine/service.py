@@ -38,6 +38,7 @@ class Stats(NamedTuple):
     waiting: int
     slots: int  # rows of the compiled step now in use
     max_num_seqs: int
+    capacity: int  # of a row's cache, in tokens
     cache_usage: float  # share of the cache's positions that hold tokens
     num_prompt_tokens: int
     num_generation_tokens: int
@@ -197,6 +198,7 @@ class Service:
                 waiting=len(scheduler.waiting),
                 slots=scheduler.num_slots,
                 max_num_seqs=plan.sizes[-1],
+                capacity=plan.capacity,
                 cache_usage=sum(one.length for one in decoding) / (plan.sizes[-1] * plan.capacity),
                 num_prompt_tokens=self._num_prompt_tokens,
                 num_generation_tokens=self._num_generation_tokens,

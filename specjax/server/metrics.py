@@ -104,13 +104,19 @@ class Totals(Collector):
         )
         waiting.add_metric((*self._labels, "capacity"), stats.waiting)
         yield waiting
+        rows = stats.max_num_seqs
+        cache = {
+            "num_rows": rows,
+            "enable_prefix_caching": stats.prefix_cache_queries is not None,
+            "kv_cache_size_tokens": rows * stats.capacity,
+            "kv_cache_max_concurrency": float(rows),  # each row holds the longest text
+        }
         config = GaugeMetricFamily(
             "vllm:cache_config_info",
             "The KV cache: a row for each running sample.",
-            labels=(*LABELS, "num_rows", "enable_prefix_caching"),
+            labels=(*LABELS, *cache),
         )
-        reused = stats.prefix_cache_queries is not None
-        config.add_metric((*self._labels, str(stats.max_num_seqs), str(reused)), 1)
+        config.add_metric((*self._labels, *map(str, cache.values())), 1)
         yield config
         yield self._one(GaugeMetricFamily, "kv_cache_usage_perc", stats.cache_usage)
         yield self._one(CounterMetricFamily, "num_preemptions", 0)  # not done here

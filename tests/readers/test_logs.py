@@ -79,7 +79,7 @@ def test_vllm_ascend_is_told_by_its_modules():
 
 
 def test_our_server_logs_what_vllm_logs():
-    idle = Stats(0, 0, 4, 4, 0.0, 0, 0, {}, 0, None, 0, (), SpecDecodeCounters.zeros(2))
+    idle = Stats(0, 0, 4, 4, 64, 0.0, 0, 0, {}, 0, None, 0, (), SpecDecodeCounters.zeros(2))
     counted = SpecDecodeCounters(10, 20, 12, (8, 4))
     busy = idle._replace(counters=counted, num_generation_tokens=22, running=1)
     logged = [f"INFO 11-23 21:00:00 {line}" for line in our_lines(idle, busy, 10.0)]

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 import time
 
 import pytest
@@ -241,3 +242,8 @@ def test_metrics_have_vllms_names_and_count(complete, call):
     assert grown[f"vllm:inter_token_latency_seconds_count{{{labels}}}"] > 0
     for name in ("num_requests_running", "num_requests_waiting"):
         assert after[f"vllm:{name}{{{labels}}}"] == 0
+    (cache,) = (name for name in after if name.startswith("vllm:cache_config_info{"))
+    said = dict(re.findall(r'(\w+)="([^"]*)"', cache))
+    rows = int(said["num_rows"])
+    assert float(said["kv_cache_max_concurrency"]) == rows
+    assert int(said["kv_cache_size_tokens"]) >= rows * len(IDS)

@@ -7,7 +7,7 @@ from specjax.core.metrics import SpecDecodeCounters
 from specjax.engine.service import Stats
 from specjax.server.log import lines, report
 
-IDLE = Stats(0, 0, 4, 4, 0.0, 0, 0, {}, 0, None, 0, (), SpecDecodeCounters.zeros(2))
+IDLE = Stats(0, 0, 4, 4, 64, 0.0, 0, 0, {}, 0, None, 0, (), SpecDecodeCounters.zeros(2))
 BUSY = IDLE._replace(
     running=3,
     waiting=2,
