@@ -48,7 +48,7 @@ BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 SHELL = ("sh", "bash", "console")
-OTHERS = (".", "curl", "jupyter", ".venv/bin/python", "pre-commit", "serve", "vllm")  # not ours
+OTHERS = (".", "curl", "guidellm", "jupyter", ".venv/bin/python", "pre-commit", "serve", "vllm")  # not ours
 README_LINES = 180
 
 
