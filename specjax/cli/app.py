@@ -3,6 +3,7 @@
 Everything heavy is imported inside the commands, so that ``--help`` is immediate.
 """
 
+import gc
 import os
 import signal
 import sys
@@ -29,6 +30,9 @@ from specjax.cli.oracle import oracle
 from specjax.cli.serve import serve
 from specjax.cli.theory_serving import theory
 
+# Objects between two searches for garbage, for Python's 700: importing and tracing make a million
+# that stay, and searching them was a tenth of a server's start.
+GARBAGE = 50_000
 FORWARDED = {"ignore_unknown_options": True, "help_option_names": []}
 
 app = typer.Typer(
@@ -55,6 +59,7 @@ app.command(cls=EngineCommand)(serve)
 
 def main() -> None:
     """Run the command line."""
+    gc.set_threshold(GARBAGE)
     try:
         app(prog_name="specjax")
     except SystemExit as end:

@@ -46,7 +46,7 @@ def open_specjax(
                     log.seek(0)
                     end = log.read()[-2000:]
                     raise ConnectionError(f"{' '.join(command)} did not start: {end}")
-                time.sleep(0.2)
+                time.sleep(0.05)
             yield url
         finally:
             process.terminate()
