@@ -48,7 +48,8 @@ BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 SHELL = ("sh", "bash", "console")
-OTHERS = (".", "curl", "guidellm", "jupyter", ".venv/bin/python", "pre-commit", "serve", "vllm")  # not ours
+# commands that are not ours
+OTHERS = (".", "curl", "guidellm", "jupyter", ".venv/bin/python", "pre-commit", "serve", "vllm")
 README_LINES = 180
 
 
