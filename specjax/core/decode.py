@@ -280,11 +280,12 @@ def generate(
 
     def body(carry):
         state, infos, rounds = carry
-        state, info = step(engine, params, state)
+        state, info = one_round(engine, params, state)
         infos = jax.tree.map(lambda all_rounds, one: all_rounds.at[rounds].set(one), infos, info)
         return state, infos, rounds + 1
 
-    shapes = jax.eval_shape(lambda p, s: step(engine, p, s)[1], params, state)
+    one_round = jax.jit(step, static_argnums=0)
+    shapes = one_round.trace(engine, params, state).out_info[1]
     infos = jax.tree.map(lambda x: jnp.zeros((history, *x.shape), x.dtype), shapes)
     start = (state, infos, jnp.zeros((), jnp.int32))
     return jax.lax.while_loop(going, body, start)

@@ -55,6 +55,7 @@ def generator(
     )
 
 
+@jax.jit
 def encrypt(
     words: Words, counter: UInt32[Array, "*shape"]
 ) -> tuple[UInt32[Array, "*shape"], UInt32[Array, "*shape"]]:

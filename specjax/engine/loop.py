@@ -145,7 +145,7 @@ class Loop:
 
         def collect() -> list[RequestState]:
             left = [(row, one) for row, one in enumerate(group) if one.finish_reason is None]
-            if prompt is not None and left:  # then there is one request only
+            if is_scored(group[0]) and left:  # then there is one request only
                 ids, values, ranks = jax.device_get(prompt)
                 real = min(chunk, longest - 1 - start)
                 scored = list(zip(ids[0], values[0], ranks[0], strict=True))

@@ -71,16 +71,22 @@ class Plan(NamedTuple):
     history: int  # most rounds per call of the compiled loop
     patience: int  # rounds for which a batch must have been too large before it shrinks
     min_tokens_to_shrink: int  # output tokens still to come, for the batch to shrink
+    scores_all: bool = False  # every prompt is read by the programs that return log probabilities
 
-    def largest(self) -> "Plan":
-        """Return the plan whose few programs, of the largest shapes, serve any request."""
-        return self._replace(
+    def stages(self) -> tuple["Plan", ...]:
+        """Return plans in the order to compile them, from few programs to all of this one's.
+
+        Each serves any request: its programs, of the largest shapes, stand in for others. The
+        first reads every prompt as if its log probabilities were wanted.
+        """
+        largest = self._replace(
             sizes=self.sizes[-1:],
             tiers=self.tiers[-1:],
             chunks=self.chunks[-1:],
             groups=(),
             windows=self.windows and self.windows[-1:],
         )
+        return largest._replace(chunks=self.scored_chunks, scores_all=True), largest, self
 
     def check_request(self, request: Request) -> None:
         """Raise ValueError if a request has more stop tokens or bad words than any program."""

@@ -78,7 +78,7 @@ class Prefill:
             state = programs.new_state((text, sampling._replace(mask=mask), keys), window)
             state = self._resumed(state)
         state = programs.driver.fit(state, window)
-        engine = programs.prefill_engine(window, is_scored(group[0]))
+        engine = programs.prefill_engine(window, plan.scores_all or is_scored(group[0]))
         self.state, *results = programs.driver.prefill(engine, params, state, start, chunk)
         self.num_prefilled = start + chunk
         return results

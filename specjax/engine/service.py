@@ -107,22 +107,24 @@ class Service:
 
         Args:
             on_progress: called with the numbers of compiled programs and of those to wait for.
-            wait: for every program. Otherwise for those of the largest shapes, which serve any
-                request; another thread compiles the rest, meanwhile with the memory of a second
-                batch. On several devices, and with npu_bridge, all are waited for: there two
-                threads must not run programs.
+            wait: for every program. Otherwise for the few that serve any request; another thread
+                compiles the rest, meanwhile with the memory of a second batch. On several
+                devices, and with npu_bridge, all are waited for: there two threads must not run
+                programs.
         """
         if self.core.corpus is not None:
             self.core.corpus.compile()
         aside = not wait and self.core.driver.asynchronous
         aside = aside and sharding_of(self.core.params) is not None
-        first = self._plan.largest() if aside else self._plan
+        first, *rest = self._plan.stages() if aside else [self._plan]
         self._loop.use(first)
         for done, total in self._compile(first):
             if on_progress is not None:
                 on_progress(done, total)
         if aside:
-            self._compiling = threading.Thread(target=self._compile_rest, name="specjax compiler")
+            self._compiling = threading.Thread(
+                target=self._compile_rest, args=[rest], name="specjax compiler"
+            )
             self._compiling.start()
 
     @property
@@ -246,13 +248,15 @@ class Service:
         own = dataclasses.replace(programs, plan=plan, params=params)
         return warm(own, keeps_prefixes=self.prefixes is not None)
 
-    def _compile_rest(self) -> None:
+    def _compile_rest(self, plans: Sequence[Plan]) -> None:
         """Compile what is left until the service is closed (a thread of its own)."""
         start = time.monotonic()
-        for _ in self._compile(self._plan):
-            if self._closing:
-                return
-        self._compiled = self._plan
+        for plan in plans:
+            for _ in self._compile(plan):
+                if self._closing:
+                    return
+            with self._changed:
+                self._compiled = plan
         logger.info("compiled all other shapes in %.1f s", time.monotonic() - start)
 
     def _abort(self, request_state: RequestState) -> None:

@@ -35,7 +35,7 @@ def warm(programs: Programs, *, keeps_prefixes: bool = False) -> Iterator[tuple[
 def prefill_calls(programs: Programs, keeps_prefixes: bool) -> Iterator[Work]:
     """Yield a call of each prefill program: one per chunk, window, and with prompt logprobs."""
     plan = programs.plan
-    for scored in (False, True):
+    for scored in (True,) if plan.scores_all else (False, True):
         for chunk, window in sorted(pieces(plan, scored)):
             engine = programs.prefill_engine(window, scored)
 

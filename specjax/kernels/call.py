@@ -5,6 +5,7 @@ are those of XLA's ``c_api.h``, whose major version 0 is stable.
 """
 
 import ctypes
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -191,6 +192,7 @@ def _invoke(to: Writer, function: Value, argument: Value) -> None:
 
 
 _ENGINES: dict[str, Any] = {}  # own the machine code
+_REGISTERING = threading.Lock()  # programs are traced by several threads
 
 
 def register(name: str, write: Callable[[ir.Module], CountTasks]) -> str:
@@ -198,17 +200,18 @@ def register(name: str, write: Callable[[ir.Module], CountTasks]) -> str:
 
     ``write(module)`` writes ``body(frame, task)`` and returns ``count_tasks``.
     """
-    if name not in _ENGINES:
 
-        def whole() -> ir.Module:
-            module = ir.Module(name)
-            write_handler(module, name, write(module))
-            return module
+    def whole() -> ir.Module:
+        module = ir.Module(name)
+        write_handler(module, name, write(module))
+        return module
 
-        engine = machine_code.load(name, whole)
-        address = engine.get_function_address(name)
-        jax.ffi.register_ffi_target(name, capsule(address), platform="cpu")
-        _ENGINES[name] = engine
+    with _REGISTERING:
+        if name not in _ENGINES:
+            engine = machine_code.load(name, whole)
+            address = engine.get_function_address(name)
+            jax.ffi.register_ffi_target(name, capsule(address), platform="cpu")
+            _ENGINES[name] = engine
     return name
 
 

@@ -83,7 +83,7 @@ def test_nothing_is_compiled_after_the_warm_up(service):
 
 
 def test_no_stream_waits_for_what_another_thread_compiles(pair):
-    """A service begins with its largest shapes, and takes the others when all are compiled."""
+    """A service begins with few programs of the largest shapes, and takes others as they come."""
     llm = LLM(pair.target, speculative_config=NGRAM, max_num_seqs=2, max_model_len=60)
     service = Service(llm.core, max_waiting=6)
     service.warm_up(wait=False)
@@ -94,7 +94,7 @@ def test_no_stream_waits_for_what_another_thread_compiles(pair):
 
     def answer():
         found = complete_all(service, asked[0]) + complete_all(service, *asked)
-        texts.append([stream.completion().text for stream, _ in found])
+        texts.append([(stream.completion().text, stream.prompt_logprobs()) for stream, _ in found])
 
     answer()
     assert service.compiling

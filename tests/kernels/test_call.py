@@ -1,6 +1,8 @@
 """The structures through which XLA calls a kernel, held against the header that jaxlib ships."""
 
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
@@ -8,6 +10,7 @@ import pytest
 
 from specjax.kernels import call
 from specjax.kernels.ir import I32, I64, POINTER
+from specjax.kernels.rows import write_take_rows
 
 HEADER = (Path(jax.ffi.include_dir()) / "xla/ffi/api/c_api.h").read_text()
 STRUCT = r"struct XLA_FFI_{name} \{{(.*?)\n\}}"
@@ -104,3 +107,19 @@ def test_the_only_extension_of_a_call_asks_for_metadata():
     assert [line.split("=")[0].strip() for line in kinds.split(",") if line.strip()] == [
         "XLA_FFI_Extension_Metadata"
     ]
+
+
+def test_threads_that_trace_at_once_register_a_kernel_once():
+    def write(module):
+        written.append(module.name)
+        return write_take_rows(3, module)
+
+    written, together = [], threading.Barrier(8)
+
+    def register(_):
+        together.wait()
+        return call.register("specjax_test_of_threads", write)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(register, range(8))) == {"specjax_test_of_threads"}
+    assert written == ["specjax_test_of_threads"]
