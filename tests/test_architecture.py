@@ -37,6 +37,8 @@ FLOOR = {place: height for height, places in enumerate(FLOORS) for place in plac
 PURE = FLOOR["specjax.host"]  # below this floor nothing touches the world
 WORLD = {"os", "time", "datetime", "socket", "random", "pathlib", "shutil", "tempfile", "io"}
 WORLD |= {"subprocess", "threading", "asyncio", "logging", "urllib", "http", "requests", "httpx"}
+# Kernels are registered with XLA once in a process, whichever of its threads traces first.
+LOCKED = {("specjax.kernels.call", "threading")}
 # Where another engine's package may be imported, always inside a function.
 LATE = {
     "torch": {"specjax.weights.convert", "specjax.audit.peers"},
@@ -130,6 +132,7 @@ def upward(module: str, text: str) -> list[str]:
 def impure(module: str, text: str) -> list[str]:
     """List what a module has to do with clocks, files, sockets, environment, global generators."""
     found = [name for name, _ in imports(text) if name.split(".")[0] in WORLD]
+    found = [name for name in found if (module, name) not in LOCKED]
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Name) and node.id in {"open", "print", "input"}:
             found.append(node.id)
