@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from specjax.kernels import call
+from specjax.kernels import call, machine_code
 from specjax.kernels.ir import I32, I64, POINTER
 from specjax.kernels.rows import write_take_rows
 
@@ -109,7 +109,9 @@ def test_the_only_extension_of_a_call_asks_for_metadata():
     ]
 
 
-def test_threads_that_trace_at_once_register_a_kernel_once():
+def test_threads_that_trace_at_once_register_a_kernel_once(monkeypatch):
+    monkeypatch.setattr(machine_code, "_STORES", [])  # nothing is known from an earlier run
+
     def write(module):
         written.append(module.name)
         return write_take_rows(3, module)
