@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -62,7 +61,7 @@ def bench_start(
     with tempfile.TemporaryDirectory() as folder:
         counts = {"empty caches": 1, "second start": reps}
         for name, goal in SERVER_GOALS.items() if can_serve else ():
-            seconds = statistics.median(first_answer(folder) for _ in range(counts[name]))
+            (seconds,) = median_in_turns([lambda: first_answer(folder)], counts[name])
             rows.append(
                 Row(
                     name=f"server start to first answer, {name}",

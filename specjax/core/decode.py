@@ -270,6 +270,7 @@ def generate(
         The state, the infos stacked [history, B, ...] (zeros past the last round), and the
         number of rounds.
     """
+    one_round = jax.jit(step, static_argnums=0)  # traced once, for shapes and for the loop
 
     def going(carry):
         state, _, rounds = carry
@@ -284,7 +285,6 @@ def generate(
         infos = jax.tree.map(lambda all_rounds, one: all_rounds.at[rounds].set(one), infos, info)
         return state, infos, rounds + 1
 
-    one_round = jax.jit(step, static_argnums=0)
     shapes = one_round.trace(engine, params, state).out_info[1]
     infos = jax.tree.map(lambda x: jnp.zeros((history, *x.shape), x.dtype), shapes)
     start = (state, infos, jnp.zeros((), jnp.int32))

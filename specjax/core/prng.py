@@ -59,7 +59,10 @@ def generator(
 def encrypt(
     words: Words, counter: UInt32[Array, "*shape"]
 ) -> tuple[UInt32[Array, "*shape"], UInt32[Array, "*shape"]]:
-    """Return Threefry-2x32, in 20 rounds, of counters whose upper word is 0."""
+    """Return Threefry-2x32, in 20 rounds, of counters whose upper word is 0.
+
+    Jitted, so that ``vmap`` over keys and rows batches its 140 operations once for each shape.
+    """
     keys = words[0], words[1], words[0] ^ words[1] ^ jnp.uint32(PARITY)
     first, second = keys[0], keys[1] + counter
     for group in range(5):
