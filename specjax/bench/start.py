@@ -77,7 +77,8 @@ def bench_start(
     if readme is not None:
         note = (
             f"The bundled model; medians of {reps} runs, those of processes interleaved, compiled "
-            "programs kept; the server's start on an empty folder of compiled programs is one run."
+            "programs and Python's bytecode kept (PYTHONDONTWRITEBYTECODE=1 adds half a second). "
+            "The server's start on an empty folder of compiled programs is one run."
         )
         write_section(rows, readme, "start", [note])
     return rows

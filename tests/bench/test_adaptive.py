@@ -1,5 +1,6 @@
 """``bench adaptive`` compares adaptive K with the better of on and off in every phase."""
 
+import numpy as np
 import pytest
 
 from specjax.bench import adaptive
@@ -11,11 +12,17 @@ ADAPTIVE = {**NGRAM, "adaptive": "throughput_aware"}
 
 
 def test_a_phase_is_judged_by_the_better_of_on_and_off():
-    for rates, better, met in (([1.0, 2.0, 1.95], "on", True), ([2.0, 1.0, 1.93], "off", False)):
-        *fixed, last = compared("all", rates)
-        assert [row.value for row in fixed] == rates[:2]
+    slow, fast, near, far = [8.0] * 3, [4.0] * 3, [4.1] * 3, [4.2] * 3
+    for arms, better, met in (((slow, fast, near), "on", True), ((fast, slow, far), "off", False)):
+        *fixed, last = compared("all", 8, np.array(arms))
+        assert [row.value for row in fixed] == [8 / one[0] for one in arms[:2]]
         assert (last.peer, last.against, last.met) == (2.0, better, met)
-        assert last.ratio == rates[2] / 2
+        assert last.ratio == pytest.approx(4.0 / arms[2][0])
+
+
+def test_a_machine_that_is_slow_for_a_turn_disturbs_no_ratio():
+    *_, last = compared("all", 8, np.array([[8.0, 8.0, 16.0], [4.0, 8.0, 4.0], [4.1, 8.2, 4.1]]))
+    assert last.ratio == pytest.approx(4.0 / 4.1)
 
 
 def test_every_phase_has_its_rows_and_they_are_written_and_drawn(tmp_path, pair, monkeypatch):
