@@ -35,6 +35,7 @@ def test_a_prediction_is_prompt_rounds_and_what_the_host_adds():
     assert predict(plain, drafted, 40) == pytest.approx(0.5 / (0.11 + 20 * 0.012))
     slower = drafted._replace(costs=Costs(*(2 * x for x in costs)))  # of a slower moment
     assert predict(plain, slower, 40) == pytest.approx(predict(plain, drafted, 40))
+    assert together.decoding == pytest.approx(0.48)
 
 
 def test_a_run_writes_rows_and_its_section(tmp_path):
@@ -45,7 +46,8 @@ def test_a_run_writes_rows_and_its_section(tmp_path):
     assert [row["prompts"] for row in rows] == ["shipped"] * 2 + ["random"] * 2
     plain, ngram = rows[:2]
     assert (plain["method"], ngram["method"], ngram["k"]) == (PLAIN, "ngram", 3)
-    assert (plain["speedup"], plain["tokens_per_round"]) == (1.0, 1.0)
+    assert (plain["speedup"], plain["tpot_speedup"], plain["tokens_per_round"]) == (1.0, 1.0, 1.0)
+    assert ngram["tpot_speedup"] > 0
     assert 1.0 < ngram["tokens_per_round"] < 4.0
     assert len(ngram["acceptance_per_pos"]) == 3
     assert ngram["distinct_bigrams"] >= 0.5
