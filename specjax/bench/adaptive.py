@@ -18,7 +18,7 @@ from jaxtyping import Float
 from rich.console import Console
 
 from specjax.bench.prompts import Prompt, fitting
-from specjax.bench.report import Row, machine_row, print_rows, write_rows, write_section
+from specjax.bench.report import Row, compare, machine_row, print_rows, write_rows, write_section
 from specjax.bench.services import open_services
 from specjax.engine.llm import LLM
 from specjax.engine.options.sampling_params import SamplingParams
@@ -131,17 +131,8 @@ def compared(name: str, number: int, seconds: Float[np.ndarray, "A R"]) -> list[
         Row(name=f"{name}: {arm}", value=rate, unit="tokens/s")
         for arm, rate in zip(ARMS[:2], rates[:2], strict=True)
     ]
-    adaptive = Row(
-        name=f"{name}: adaptive",
-        value=rates[2],
-        unit="tokens/s",
-        peer=rates[peer],
-        ratio=float(ratios[peer]),
-        against=ARMS[peer],
-        goal=f">= {GOAL:g}",
-        met=bool(ratios[peer] >= GOAL),
-    )
-    return [*rows, adaptive]
+    told = f"{name}: adaptive", rates[2], "tokens/s", rates[peer], ARMS[peer]
+    return [*rows, compare(*told, at_least=GOAL, ratio=float(ratios[peer]))]
 
 
 def run_phase(service: Service, prompts: Sequence[Prompt], clients: int, requests: int) -> float:

@@ -197,8 +197,7 @@ def predict(plain: Turn, turn: Turn, length: int) -> float:
     separate measurement.
     """
     number = len(plain.known.tokens)
-    seconds, first = plain.known.seconds / number, plain.known.first / number
-    step = (seconds - first) / length
+    seconds, step = plain.known.seconds / number, plain.known.decoding / number / length
     host = max(step - plain.costs.plain, 0.0)
     a_round = host + (step - host) * turn.costs.whole / turn.costs.plain
     rounds = length / turn.known.tokens_per_round

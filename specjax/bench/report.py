@@ -39,9 +39,13 @@ def compare(
     *,
     at_most: int | float | None = None,
     at_least: int | float | None = None,
+    ratio: float | None = None,
 ) -> Row:
-    """Return the row that compares a value with a peer's, with a goal for their ratio if given."""
-    ratio, goal, met = value / peer, None, None
+    """Return the row that compares a value with a peer's, with a goal for their ratio if given.
+
+    ``ratio`` is for one that was measured otherwise than as value / peer, such as turn by turn.
+    """
+    ratio, goal, met = value / peer if ratio is None else ratio, None, None
     if at_most is not None:
         goal, met = f"<= {at_most:g}", ratio <= at_most
     if at_least is not None:
