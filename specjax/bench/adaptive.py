@@ -1,11 +1,14 @@
 """``specjax bench adaptive``: adaptive K beside drafting always and never, while the load changes.
 
 The services go through the same phases, each with a number of clients that send one request after
-the other, and take turns phase by phase. Every phase has as many requests, so that each lasts some
-seconds. The goal of a phase is a share of the better of on and off.
+the other, and take turns phase by phase. Requests want different numbers of tokens, as a server's
+do: with 64 each, those of the service that never drafts kept in step, so that their prompts were
+read in groups and no slot was ever empty, which gained it a tenth at 8 clients. The goal of a phase
+is a share of the better of on and off.
 """
 
 import asyncio
+import itertools
 import json
 import time
 from collections.abc import Sequence
@@ -31,9 +34,11 @@ from specjax.viz.phases import phases as draw_phases
 
 ARMS = ("off", "on", "adaptive")
 PHASES = (1, 8, 32, 4, 16, 1)  # clients
-NUM_TOKENS = 64  # of a completion
+NUM_TOKENS = 32, 64  # of a completion: the fewest, the most
+MOST_EACH = 24  # requests of a client in one phase, some seconds
 GOAL = 0.97
 SECTION = "adaptive"
+Request = tuple[list[int], SamplingParams]  # prompt ids, what is wanted
 
 
 def bench_adaptive(
@@ -56,7 +61,7 @@ def bench_adaptive(
         speculative_config: with ``adaptive``; "on" is the same without it.
         json_file: where to write the rows.
         phases: the numbers of clients, one after the other.
-        requests: of each phase, by all clients together.
+        requests: of each phase, by all clients together, at most ``MOST_EACH`` by each.
         reps: how often each service goes through the phases; medians are reported.
         max_model_len: prompt and output together; longer prompts are left out.
         readme: a Markdown file, in whose section "adaptive" to put the table and the picture.
@@ -81,33 +86,35 @@ def bench_adaptive(
     configs = dict(zip(ARMS, (None, fixed, speculative_config), strict=True))
     shape: dict[str, Any] = {"max_num_seqs": max(phases), "max_model_len": max_model_len}
     models = {name: LLM(model, speculative_config=one, **shape) for name, one in configs.items()}
-    prompts = fitting(models["off"], NUM_TOKENS)
+    prompts = fitting(models["off"], NUM_TOKENS[1])
+    work = {clients: requests_of(prompts, min(requests, MOST_EACH * clients)) for clients in phases}
     with open_services(models, max_waiting=1) as services:
         for service in services.values():
             service.warm_up()
         calls = [
-            partial(run_phase, service, prompts, clients, requests)
+            partial(run_phase, service, work[clients], clients)
             for clients in phases
             for service in services.values()
         ]
         found = take_turns(calls, reps, warm_up=1)
     rows = [machine_row()]
-    number = requests * NUM_TOKENS
+    numbers = [sum(params.max_tokens or 0 for _, params in work[clients]) for clients in phases]
     seconds = np.reshape(found, (len(phases), len(ARMS), reps))
-    for i, (clients, one) in enumerate(zip(phases, seconds, strict=True)):
+    for i, (clients, number, one) in enumerate(zip(phases, numbers, seconds, strict=True)):
         rows += compared(f"phase {i + 1}, {clients} clients", number, one)
-    rows += compared("all phases", number * len(phases), seconds.sum(axis=0))
+    rows += compared("all phases", sum(numbers), seconds.sum(axis=0))
     print_rows(rows, console or Console(highlight=False))
     if json_file is not None:
         write_rows(rows, json_file)
     if image is not None:
-        rates = number / np.median(seconds, axis=-1)
+        rates = np.array(numbers)[:, None] / np.median(seconds, axis=-1)
         lines = {name: rates[:, arm].tolist() for arm, name in enumerate(ARMS)}
         save_figure(draw_phases(phases, lines)[1], image)
     if readme is not None:
         notes = [
-            f"`{json.dumps(speculative_config)}`; {requests} requests of {NUM_TOKENS} new tokens "
-            f"in each phase, greedy; medians of {reps} turns, ratios too.",
+            f"`{json.dumps(speculative_config)}`; {requests} requests in each phase, at most "
+            f"{MOST_EACH} by a client, of {NUM_TOKENS[0]} to {NUM_TOKENS[1]} new tokens, greedy; "
+            f"medians of {reps} turns, ratios too.",
             *picture("tokens per second of each phase", image, readme),
         ]
         write_section(rows, readme, SECTION, notes)
@@ -135,17 +142,24 @@ def compared(name: str, number: int, seconds: Float[np.ndarray, "A R"]) -> list[
     return [*rows, compare(*told, at_least=GOAL, ratio=float(ratios[peer]))]
 
 
-def run_phase(service: Service, prompts: Sequence[Prompt], clients: int, requests: int) -> float:
+def requests_of(prompts: Sequence[Prompt], number: int) -> list[Request]:
+    """Return a phase's requests, the same for all services."""
+    fewest, most = NUM_TOKENS
+    lengths = np.random.default_rng(0).integers(fewest, most + 1, number).tolist()
+    return [
+        (prompt.tokens, SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True, seed=i))
+        for i, (length, prompt) in enumerate(zip(lengths, itertools.cycle(prompts), strict=False))
+    ]
+
+
+def run_phase(service: Service, requests: Sequence[Request], clients: int) -> float:
     """Return the seconds that a number of clients needed for all requests."""
 
-    async def send(item: tuple[int, Prompt]) -> None:
-        seed, prompt = item
-        params = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True, seed=seed)
-        (stream,) = service.submit_ids(prompt.tokens, params)
+    async def send(request: Request) -> None:
+        (stream,) = service.submit_ids(*request)
         async for _ in stream:
             pass
 
-    items = [(i, prompts[i % len(prompts)]) for i in range(requests)]
     start = time.perf_counter()
-    asyncio.run(closed_loop(send, items, clients))
+    asyncio.run(closed_loop(send, requests, clients))
     return time.perf_counter() - start

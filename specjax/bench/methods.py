@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -22,7 +23,7 @@ from specjax.bench.costs import Costs, round_costs
 from specjax.bench.plan import DRAFT_MODEL, LEARNED, NGRAM, SUFFIX, trained_alike
 from specjax.bench.prompts import KINDS, halves, keep, sureness
 from specjax.bench.report import MOST_LOAD, busy, num_cores
-from specjax.bench.rounds import tokens_per_round
+from specjax.bench.rounds import num_rounds
 from specjax.core.metrics import SpecDecodeCounters, distinct_bigrams
 from specjax.engine.llm import LLM
 from specjax.engine.options.sampling_params import SamplingParams
@@ -37,6 +38,7 @@ from specjax.viz.learning_curves import learning_curves
 Halves = tuple[Sequence[list[int]], Sequence[list[int]]]  # prompts known, prompts judged
 
 PLAIN = "plain"
+DRAWS = 10_000  # batches of a prediction
 SECTION, ALIKE = "methods", "methods-alike"  # of a README: heads that ship, and heads given
 WIDTH = 165  # characters of the table, where there is no terminal
 METHODS: dict[str, dict[str, Any] | None] = {
@@ -54,7 +56,7 @@ class Half(NamedTuple):
     tokens: list[list[int]]
     seconds: float
     first: float  # seconds to all first tokens
-    tokens_per_round: float  # the first token of each prompt left out: prefill brings it
+    rounds: list[int]  # of each prompt, without its first token, which prefill brings
     counters: SpecDecodeCounters
 
     @property
@@ -62,13 +64,18 @@ class Half(NamedTuple):
         """Return the seconds after the first tokens."""
         return self.seconds - self.first
 
+    @property
+    def tokens_per_round(self) -> float:
+        """Return emitted tokens / rounds, without first tokens."""
+        return sum(len(one) - 1 for one in self.tokens) / max(sum(self.rounds), 1)
+
 
 class Turn(NamedTuple):
     """One turn of a method, with all that is compared: the machine's speed drifts between turns."""
 
     known: Half
     judged: Half
-    costs: Costs
+    costs: dict[int, Costs]  # by the number of slots, the batch size last
 
 
 def bench_methods(
@@ -172,8 +179,8 @@ def complete(
             if metrics is not None:
                 counters = counters.add(metrics.per_step_drafted, metrics.per_step_accepted)
         tokens = [list(one.outputs[0].token_ids) for one in done]
-        gained = tokens_per_round(done)
-        halves[name] = Half(tokens, seconds[name], first[name], gained, counters)
+        rounds = [num_rounds(one) for one in done]
+        halves[name] = Half(tokens, seconds[name], first[name], rounds, counters)
     return halves
 
 
@@ -182,26 +189,39 @@ def one_turn(
 ) -> dict[str, Turn]:
     """Return every method's measurements in one turn, the methods interleaved by batch."""
     known, judged = (complete(llms, half, batch, params) for half in prompts)
+    sizes = slots_of(batch)
     costs = {
-        name: Costs(*(x / batch for x in round_costs(llm, batch, 7))) for name, llm in llms.items()
+        name: {size: round_costs(llm, size, 7) for size in sizes} for name, llm in llms.items()
     }
     return {name: Turn(known[name], judged[name], costs[name]) for name in llms}
+
+
+def slots_of(batch: int) -> list[int]:
+    """Return the numbers of slots that a batch has while its requests end: 1, 2, 4, ..., batch."""
+    return [1 << i for i in range((batch - 1).bit_length())] + [batch]
 
 
 def predict(plain: Turn, turn: Turn, length: int) -> float:
     """Return a method's speedup predicted from the other half of the prompts and measured costs.
 
-    Speedup = (f + n t) / (f' + n r / tau): f and f' seconds to the first token, n more tokens,
-    a plain step of t and a round of r seconds, tau tokens per round. The host's time of a
-    plain step is added to a round too; the rest of a round costs as many plain steps as in the
-    separate measurement.
+    Speedup = (f + n t) / (f' + the sum of a batch's rounds), f and f' seconds to the first tokens,
+    n more tokens, t a plain step of the whole batch. A batch ends with its slowest request: batches
+    are drawn from the prompts' numbers of rounds, and each round costs what it does with as many
+    slots as its running requests need. The host's time of a plain step is added to a round too; the
+    rest of a round costs as many plain steps as in the separate measurement.
     """
-    number = len(plain.known.tokens)
+    sizes = np.array(list(turn.costs))
+    batch, step_cost = sizes[-1], plain.costs[sizes[-1]].plain
+    number = len(plain.known.tokens) / batch
     seconds, step = plain.known.seconds / number, plain.known.decoding / number / length
-    host = max(step - plain.costs.plain, 0.0)
-    a_round = host + (step - host) * turn.costs.whole / turn.costs.plain
-    rounds = length / turn.known.tokens_per_round
-    return seconds / (turn.known.first / number + rounds * a_round)
+    host = max(step - step_cost, 0.0)
+    rounds = [host + (step - host) * one.whole / step_cost for one in turn.costs.values()]
+    drawn = np.random.default_rng(0).choice(turn.known.rounds, (DRAWS, batch))
+    longest = -np.sort(-drawn)  # requests by their rounds, those that last longest first
+    bounds = np.concatenate([longest, np.zeros((DRAWS, 1), int)], axis=1)
+    spent = -np.diff(bounds).mean(axis=0)  # rounds with 1, 2, ..., batch running requests
+    each = np.searchsorted(sizes, np.arange(1, batch + 1))
+    return seconds / (turn.known.first / number + float(spent @ np.take(rounds, each)))
 
 
 def share_costs(turns: Sequence[Turn]) -> list[Turn]:
@@ -211,7 +231,10 @@ def share_costs(turns: Sequence[Turn]) -> list[Turn]:
     memory a plain step takes 1.6 times as long, a round less: with each turn's own cost ratio the
     median prediction of five turns was up to 17% off for n-gram.
     """
-    mean = Costs(*map(statistics.fmean, zip(*(one.costs for one in turns), strict=True)))
+    mean = {
+        size: Costs(*map(statistics.fmean, zip(*(one.costs[size] for one in turns), strict=True)))
+        for size in turns[0].costs
+    }
     return [one._replace(costs=mean) for one in turns]
 
 
@@ -232,7 +255,11 @@ def make_rows(
     counted = {name: share_costs([turn[name] for turn in turns]) for name in llms}
     rows, plains = [], counted[PLAIN]
     for name, own in counted.items():
-        pairs, half, costs = list(zip(plains, own, strict=True)), own[-1].judged, own[-1].costs
+        pairs, half, costs = (
+            list(zip(plains, own, strict=True)),
+            own[-1].judged,
+            own[-1].costs[batch],
+        )
         num = sum(map(len, half.tokens))
         predicted = [predict(plain, one, num_tokens - 1) for plain, one in pairs]
         gained = [plain.judged.seconds / one.judged.seconds for plain, one in pairs]
@@ -247,8 +274,8 @@ def make_rows(
                 "tokens_per_s": num / statistics.median(one.judged.seconds for one in own),
                 "tokens_per_round": half.tokens_per_round,
                 "acceptance_per_pos": [] if rates is None else list(rates),
-                "draft_s": 0.0 if name == PLAIN else max(costs.whole - costs.verify, 0.0) * batch,
-                "verify_s": (costs.plain if name == PLAIN else costs.verify) * batch,
+                "draft_s": 0.0 if name == PLAIN else max(costs.whole - costs.verify, 0.0),
+                "verify_s": costs.plain if name == PLAIN else costs.verify,
                 "speedup": statistics.median(gained),
                 "predicted_speedup": statistics.median(predicted),
                 "tpot_speedup": statistics.median(decoded),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from specjax.bench import adaptive
-from specjax.bench.adaptive import ARMS, bench_adaptive, compared
+from specjax.bench.adaptive import ARMS, bench_adaptive, compared, requests_of
 from specjax.bench.prompts import Prompt
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 2}
@@ -25,10 +25,19 @@ def test_the_ratio_is_taken_turn_by_turn():
     assert last.ratio == pytest.approx(8.0 / 8.2)  # of the medians: 1
 
 
+def test_all_services_get_the_same_requests_of_different_lengths():
+    prompts = [Prompt("one", "", [5, 6]), Prompt("two", "", [9])]
+    requests = requests_of(prompts, 20)
+    assert [prompt for prompt, _ in requests] == [[5, 6], [9]] * 10
+    lengths = [params.max_tokens for _, params in requests]
+    assert set(lengths) <= set(range(32, 65)) and len(set(lengths)) > 5
+    assert requests_of(prompts, 20) == requests
+
+
 def test_every_phase_has_its_rows_and_they_are_written_and_drawn(tmp_path, pair, monkeypatch):
     prompts = [Prompt("one", "", [5, 6, 7, 5, 6]), Prompt("two", "", [9, 9, 9])]
     monkeypatch.setattr(adaptive, "fitting", lambda llm, num_tokens: prompts)
-    monkeypatch.setattr(adaptive, "NUM_TOKENS", 8)
+    monkeypatch.setattr(adaptive, "NUM_TOKENS", (4, 8))
     page, image = tmp_path / "page.md", tmp_path / "adaptive.png"
     page.write_text("<!-- adaptive: begin -->\n<!-- adaptive: end -->\n")
     small = {"phases": (1, 1), "requests": 2, "reps": 1, "max_model_len": 20}
@@ -37,7 +46,8 @@ def test_every_phase_has_its_rows_and_they_are_written_and_drawn(tmp_path, pair,
     names = [f"{phase}: {arm}" for phase in places for arm in ARMS]
     assert [row.name for row in rows[1:]] == names
     assert all(row.value > 0 for row in rows)
-    assert "2 requests of 8 new tokens" in page.read_text()
+    assert "2 requests in each phase" in page.read_text()
+    assert "of 4 to 8 new tokens" in page.read_text()
     assert "(adaptive.png)" in page.read_text()
     assert image.stat().st_size > 0
 

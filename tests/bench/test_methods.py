@@ -14,6 +14,7 @@ from specjax.bench.methods import (
     Turn,
     bench_methods,
     predict,
+    slots_of,
 )
 from specjax.bundled import HEADS, resolve
 from specjax.core.metrics import SpecDecodeCounters
@@ -26,16 +27,30 @@ NOTHING = SpecDecodeCounters.zeros(3)
 def test_a_prediction_is_prompt_rounds_and_what_the_host_adds():
     """Two prompts of 41 tokens: 0.1 s to read, 40 steps of 10 ms, of which the host takes 2."""
     text = [[0] * 41] * 2
-    alone = Half(text, 1.0, 0.2, 1.0, NOTHING)
-    plain = Turn(alone, alone._replace(seconds=9.9), Costs(*[0.008] * 3))
+    alone = Half(text, 1.0, 0.2, [40, 40], NOTHING)
+    plain = Turn(alone, alone._replace(seconds=9.9), {1: Costs(*[0.008] * 3)})
     costs = Costs(0.008, 0.009, 0.010)
-    together = Half(text, 0.7, 0.22, 2.0, NOTHING)
-    drafted = Turn(together, together._replace(seconds=9.9), costs)
+    together = Half(text, 0.7, 0.22, [20, 20], NOTHING)
+    drafted = Turn(together, together._replace(seconds=9.9), {1: costs})
     assert predict(plain, plain, 40) == pytest.approx(1.0)
     assert predict(plain, drafted, 40) == pytest.approx(0.5 / (0.11 + 20 * 0.012))
-    slower = drafted._replace(costs=Costs(*(2 * x for x in costs)))  # of a slower moment
+    slower = drafted._replace(costs={1: Costs(*(2 * x for x in costs))})  # of a slower moment
     assert predict(plain, slower, 40) == pytest.approx(predict(plain, drafted, 40))
     assert together.decoding == pytest.approx(0.48)
+    assert together.tokens_per_round == pytest.approx(2.0)
+
+
+def test_a_batch_ends_with_its_slowest_request():
+    """Two of 20 and 40 rounds run together for 20, 20, 20 or 40, and half the batches go on alone."""
+    text = [[0] * 41] * 2
+    one = Costs(*[0.006] * 3)
+    alone = Half(text, 0.5, 0.1, [40, 40], NOTHING)
+    plain = Turn(alone, alone, {1: one, 2: Costs(*[0.010] * 3)})
+    drafted = plain._replace(known=Half(text, 0.4, 0.1, [20, 40], NOTHING))
+    both = (20 + 20 + 20 + 40) / 4
+    seconds = 0.1 + both * 0.010 + 20 / 2 * 0.006
+    assert predict(plain, drafted, 40) == pytest.approx(0.5 / seconds, rel=0.02)
+    assert slots_of(1) == [1] and slots_of(6) == [1, 2, 4, 6] and slots_of(8) == [1, 2, 4, 8]
 
 
 def test_a_run_writes_rows_and_its_section(tmp_path):
@@ -53,7 +68,7 @@ def test_a_run_writes_rows_and_its_section(tmp_path):
     assert ngram["distinct_bigrams"] >= 0.5
     text = readme.read_text()
     assert "old" not in text
-    assert "random prompts: of 24 completions" in text
+    assert "random prompts: of 96 completions" in text
     assert f"| {ngram['tokens_per_round']:.2f} |" in text
 
 
