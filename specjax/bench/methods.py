@@ -211,11 +211,12 @@ def predict(plain: Turn, turn: Turn, length: int) -> float:
     rest of a round costs as many plain steps as in the separate measurement.
     """
     sizes = np.array(list(turn.costs))
-    batch, step_cost = sizes[-1], plain.costs[sizes[-1]].plain
+    batch = sizes[-1]
     number = len(plain.known.tokens) / batch
     seconds, step = plain.known.seconds / number, plain.known.decoding / number / length
-    host = max(step - step_cost, 0.0)
-    rounds = [host + (step - host) * one.whole / step_cost for one in turn.costs.values()]
+    host = max(step - plain.costs[batch].plain, 0.0)
+    cost = turn.costs[batch].plain
+    rounds = [host + (step - host) * one.whole / cost for one in turn.costs.values()]
     drawn = np.random.default_rng(0).choice(turn.known.rounds, (DRAWS, batch))
     longest = -np.sort(-drawn)  # requests by their rounds, those that last longest first
     bounds = np.concatenate([longest, np.zeros((DRAWS, 1), int)], axis=1)
@@ -255,11 +256,8 @@ def make_rows(
     counted = {name: share_costs([turn[name] for turn in turns]) for name in llms}
     rows, plains = [], counted[PLAIN]
     for name, own in counted.items():
-        pairs, half, costs = (
-            list(zip(plains, own, strict=True)),
-            own[-1].judged,
-            own[-1].costs[batch],
-        )
+        pairs = list(zip(plains, own, strict=True))
+        half, costs = own[-1].judged, own[-1].costs[batch]
         num = sum(map(len, half.tokens))
         predicted = [predict(plain, one, num_tokens - 1) for plain, one in pairs]
         gained = [plain.judged.seconds / one.judged.seconds for plain, one in pairs]

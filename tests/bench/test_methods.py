@@ -41,7 +41,7 @@ def test_a_prediction_is_prompt_rounds_and_what_the_host_adds():
 
 
 def test_a_batch_ends_with_its_slowest_request():
-    """Two of 20 and 40 rounds run together for 20, 20, 20 or 40, and half the batches go on alone."""
+    """Two of 20 or 40 rounds run together for 20, 20, 20 or 40; half the batches go on alone."""
     text = [[0] * 41] * 2
     one = Costs(*[0.006] * 3)
     alone = Half(text, 0.5, 0.1, [40, 40], NOTHING)
@@ -50,7 +50,7 @@ def test_a_batch_ends_with_its_slowest_request():
     both = (20 + 20 + 20 + 40) / 4
     seconds = 0.1 + both * 0.010 + 20 / 2 * 0.006
     assert predict(plain, drafted, 40) == pytest.approx(0.5 / seconds, rel=0.02)
-    assert slots_of(1) == [1] and slots_of(6) == [1, 2, 4, 6] and slots_of(8) == [1, 2, 4, 8]
+    assert [slots_of(batch) for batch in (1, 6, 8)] == [[1], [1, 2, 4, 6], [1, 2, 4, 8]]
 
 
 def test_a_run_writes_rows_and_its_section(tmp_path):

@@ -43,7 +43,7 @@ def test_no_line_is_in_two_of_them():
     lines = [line for one in found for line in one["turns"][0].splitlines()]
     assert len(set(lines)) == len(lines)
     paths = [path_of(one) for one in found]
-    assert len(set(paths[:40])) == 40 and len(set(paths[40:80])) == 40
+    assert len(set(paths[:40])) == len(set(paths[40:80])) == 40
     with pytest.raises(ValueError, match="3 held-out files have room for"):
         draw(documents[:3], encode)
 
