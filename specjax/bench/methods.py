@@ -21,7 +21,7 @@ from rich.table import Table
 from specjax.bench.arms import in_groups
 from specjax.bench.costs import Costs, round_costs
 from specjax.bench.plan import DRAFT_MODEL, LEARNED, NGRAM, SUFFIX, trained_alike
-from specjax.bench.prompts import KINDS, halves, keep, sureness
+from specjax.bench.prompts import KINDS, MOST_PROMPTS, choose, halves, sureness
 from specjax.bench.report import MOST_LOAD, busy, num_cores
 from specjax.bench.rounds import num_rounds
 from specjax.core.metrics import SpecDecodeCounters, distinct_bigrams
@@ -123,7 +123,7 @@ def bench_methods(
     plain = llms[PLAIN]
     rows, on = [], []
     for kind in KINDS:
-        chosen = keep(plain, num_tokens, kind)
+        chosen = choose(plain, num_tokens, kind, 2 * MOST_PROMPTS)
         dealt = halves(chosen.completions, [sureness(plain, one) for one in chosen.completions])
         known, judged = ([one.prompt.tokens for one in half] for half in dealt)
         on.append(f"{len(judged)} of {chosen} (the others are for the prediction)")

@@ -100,15 +100,9 @@ class Chosen(NamedTuple):
         )
 
 
-def keep(llm: LLM, num_tokens: int, kind: str) -> Chosen:
-    """Return the completions of a kind of prompts that do not loop."""
+def choose(llm: LLM, num_tokens: int, kind: str, most: int = MOST_PROMPTS) -> Chosen:
+    """Return up to ``most`` completions that do not loop, spread evenly over a kind."""
     completions = complete(llm, fitting(llm, num_tokens, kind), num_tokens)
     kept = not_degenerate(completions)
-    return Chosen(kind, kept, len(kept), len(completions))
-
-
-def choose(llm: LLM, num_tokens: int, kind: str) -> Chosen:
-    """Return up to ``MOST_PROMPTS`` completions that do not loop, spread evenly over a kind."""
-    chosen = keep(llm, num_tokens, kind)
-    every = max(chosen.num_kept // MOST_PROMPTS, 1)
-    return chosen._replace(completions=chosen.completions[::every][:MOST_PROMPTS])
+    every = max(len(kept) // most, 1)
+    return Chosen(kind, kept[::every][:most], len(kept), len(completions))

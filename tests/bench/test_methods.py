@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 import pytest
 
+from specjax.bench import methods
 from specjax.bench.costs import Costs
 from specjax.bench.methods import (
     METHODS,
@@ -53,6 +54,12 @@ def test_a_batch_ends_with_its_slowest_request():
     assert [slots_of(batch) for batch in (1, 6, 8)] == [[1], [1, 2, 4, 6], [1, 2, 4, 8]]
 
 
+@pytest.fixture
+def few_prompts(monkeypatch):
+    monkeypatch.setattr(methods, "MOST_PROMPTS", 3)
+
+
+@pytest.mark.usefixtures("few_prompts")
 def test_a_run_writes_rows_and_its_section(tmp_path):
     file, readme = tmp_path / "methods.json", tmp_path / "README.md"
     readme.write_text("<!-- methods: begin -->\nold\n<!-- methods: end -->\n")
@@ -72,6 +79,7 @@ def test_a_run_writes_rows_and_its_section(tmp_path):
     assert f"| {ngram['tokens_per_round']:.2f} |" in text
 
 
+@pytest.mark.usefixtures("few_prompts")
 def test_heads_that_were_trained_alike_have_a_section_of_their_own(tmp_path):
     config = HeadTrainConfig(kind="eagle", out="", source=SourceConfig(), steps=400)
     shutil.copytree(resolve("bundled:eagle"), tmp_path / "eagle" / "model")
