@@ -23,7 +23,7 @@ from specjax.bench.costs import Costs, round_costs
 from specjax.bench.plan import DRAFT_MODEL, LEARNED, NGRAM, SUFFIX, trained_alike
 from specjax.bench.prompts import KINDS, MOST_PROMPTS, choose, halves, sureness
 from specjax.bench.report import MOST_LOAD, busy, num_cores
-from specjax.bench.rounds import num_rounds
+from specjax.bench.rounds import gained, num_rounds
 from specjax.core.metrics import SpecDecodeCounters, distinct_bigrams
 from specjax.engine.llm import LLM
 from specjax.engine.options.sampling_params import SamplingParams
@@ -67,7 +67,7 @@ class Half(NamedTuple):
     @property
     def tokens_per_round(self) -> float:
         """Return emitted tokens / rounds, without first tokens."""
-        return sum(len(one) - 1 for one in self.tokens) / max(sum(self.rounds), 1)
+        return gained(self.tokens, self.rounds)
 
 
 class Turn(NamedTuple):
@@ -260,7 +260,7 @@ def make_rows(
         half, costs = own[-1].judged, own[-1].costs[batch]
         num = sum(map(len, half.tokens))
         predicted = [predict(plain, one, num_tokens - 1) for plain, one in pairs]
-        gained = [plain.judged.seconds / one.judged.seconds for plain, one in pairs]
+        whole = [plain.judged.seconds / one.judged.seconds for plain, one in pairs]
         decoded = [plain.judged.decoding / one.judged.decoding for plain, one in pairs]
         rates = half.counters.acceptance_rate_per_pos
         rows.append(
@@ -274,7 +274,7 @@ def make_rows(
                 "acceptance_per_pos": [] if rates is None else list(rates),
                 "draft_s": 0.0 if name == PLAIN else max(costs.whole - costs.verify, 0.0),
                 "verify_s": costs.plain if name == PLAIN else costs.verify,
-                "speedup": statistics.median(gained),
+                "speedup": statistics.median(whole),
                 "predicted_speedup": statistics.median(predicted),
                 "tpot_speedup": statistics.median(decoded),
                 "distinct_bigrams": statistics.mean(map(distinct_bigrams, half.tokens)),

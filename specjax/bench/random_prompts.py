@@ -1,7 +1,7 @@
 """Random prompts: pieces of files outside the bundled models' training set, drawn by a seed."""
 
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -26,8 +26,7 @@ def draw(documents: Sequence[Document], encode: Encode, seed: int = SEED) -> lis
     held_out = [one for one in documents if one.held_out]
     taken: list[set[int]] = [set() for _ in held_out]  # lines of each file, by number
     found: list[dict] = []
-    before = -1
-    while before < len(found) < NUM_PROMPTS:
+    while len(found) < NUM_PROMPTS:
         before = len(found)
         for i in rng.permutation(len(held_out)):
             lines = held_out[i].text.splitlines(keepends=True)
@@ -37,13 +36,13 @@ def draw(documents: Sequence[Document], encode: Encode, seed: int = SEED) -> lis
                 text = "".join(lines[place.start : place.stop])
                 name = f"random-{held_out[i].path}:{place.start + 1}"
                 found.append({"id": name, "category": "random", "turns": [text]})
-    if len(found) < NUM_PROMPTS:
-        raise ValueError(f"{len(held_out)} held-out files have room for {len(found)} prompts only")
+        if len(found) == before:
+            raise ValueError(f"{len(held_out)} held-out files have room for {before} prompts only")
     return found[:NUM_PROMPTS]
 
 
 def free_place(
-    lines: Sequence[str], taken: Collection[int], encode: Encode, rng: np.random.Generator
+    lines: Sequence[str], taken: set[int], encode: Encode, rng: np.random.Generator
 ) -> range | None:
     """Return the line numbers of a random piece that is not taken; None if no try finds one."""
     for _ in range(TRIES):
@@ -51,7 +50,7 @@ def free_place(
         text = piece(lines[start:], encode, wanted)
         if text is not None:
             place = range(start, start + len(text.splitlines()))
-            if not any(line in taken for line in place):
+            if taken.isdisjoint(place):
                 return place
     return None
 

@@ -24,4 +24,9 @@ def num_rounds(output: RequestOutput) -> int:
 def tokens_per_round(outputs: Sequence[RequestOutput]) -> float:
     """Return emitted tokens / rounds, without the first token of each sample."""
     done = [one for output in outputs for one in output.outputs]
-    return sum(len(one.token_ids) - 1 for one in done) / max(sum(map(num_rounds, outputs)), 1)
+    return gained([one.token_ids for one in done], list(map(num_rounds, outputs)))
+
+
+def gained(samples: Sequence[Sequence[int]], rounds: Sequence[int]) -> float:
+    """Return ``tokens_per_round`` of the tokens of samples and numbers of rounds."""
+    return sum(len(one) - 1 for one in samples) / max(sum(rounds), 1)

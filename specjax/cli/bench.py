@@ -161,7 +161,9 @@ def adaptive(
     phases: Annotated[
         str, typer.Option(help="The numbers of clients, one phase after the other.")
     ] = "1,8,32,4,16,1",
-    requests: Annotated[int, typer.Option(min=1, help="Of each phase, by all clients.")] = 96,
+    requests: Annotated[
+        int, typer.Option(min=1, help="Of each phase, at most 24 by a client.")
+    ] = 96,
     json_file: Json = None,
     reps: Reps = 3,
     max_model_len: Annotated[int, typer.Option(help="Prompt and output together.")] = 256,

@@ -22,7 +22,7 @@ def test_they_come_from_files_that_were_held_out_and_are_as_long_as_the_shipped_
     files = {path: held_out for path, _, _, held_out in manifest()}
     found = prompts("random")
     paths = [path_of(one) for one in found]
-    assert len(found) == NUM_PROMPTS
+    assert len({one["id"] for one in found}) == len(found) == NUM_PROMPTS
     assert all(files[path] and is_held_out(path) for path in paths)
     for one in found:
         assert LENGTHS[0] <= len(encode(one["turns"][0])) <= LENGTHS[1]
