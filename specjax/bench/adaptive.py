@@ -28,7 +28,7 @@ from specjax.engine.options.sampling_params import SamplingParams
 from specjax.engine.service import Service
 from specjax.host.markdown import around_section, picture
 from specjax.measure.load import closed_loop
-from specjax.measure.turns import take_turns
+from specjax.measure.turns import take_turns, tell
 from specjax.viz.figure import check_picture, save_figure
 from specjax.viz.phases import phases as draw_phases
 
@@ -71,6 +71,7 @@ def bench_adaptive(
     Raises:
         ValueError: a bad model or config, one without ``adaptive``, or fewer requests than clients.
     """
+    console = console or Console(highlight=False)
     if speculative_config.get("adaptive") is None:
         raise ValueError(
             "bench adaptive compares adaptive K with a fixed one: add "
@@ -96,14 +97,14 @@ def bench_adaptive(
             for clients in phases
             for service in services.values()
         ]
-        found = take_turns(calls, reps, warm_up=1)
+        found = take_turns(calls, reps, warm_up=1, started=tell(console.print, "phases", reps))
     rows = [machine_row()]
     numbers = [sum(params.max_tokens or 0 for _, params in work[clients]) for clients in phases]
     seconds = np.reshape(found, (len(phases), len(ARMS), reps))
     for i, (clients, number, one) in enumerate(zip(phases, numbers, seconds, strict=True)):
         rows += compared(f"phase {i + 1}, {clients} clients", number, one)
     rows += compared("all phases", sum(numbers), seconds.sum(axis=0))
-    print_rows(rows, console or Console(highlight=False))
+    print_rows(rows, console)
     if json_file is not None:
         write_rows(rows, json_file)
     if image is not None:

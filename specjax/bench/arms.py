@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import cycle, islice
 from typing import NamedTuple
 
-from specjax.measure.turns import take_turns
+from specjax.measure.turns import take_turns, tell
 
 # Seconds between turns. Idle worker threads may spin for a while: in the second after its answer no
 # engine used more than 0.03 s of processor time, most of it in the first 0.1 s
@@ -81,13 +81,11 @@ def time_arms(
     """
     serving = [arm for arm in arms if batch in arm.batches]
 
-    def started(rep: int) -> None:
-        echo(f"batch {batch}: " + (f"run {rep} of {reps}" if rep else "warming up") + " ...")
-
     def turn(arm: Arm) -> list[Answer]:
         return [arm.complete(group, num_tokens) for group in groups]
 
     calls = [functools.partial(turn, arm) for arm in serving]
+    started = tell(echo, f"batch {batch}", reps)
     runs = take_turns(calls, reps, warm_up=1, pause=PAUSE, started=started)
     pairs = zip(serving, runs, strict=True)
     return {arm.key: [summed(own) for own in zip(*turns, strict=True)] for arm, turns in pairs}

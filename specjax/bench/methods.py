@@ -11,6 +11,8 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +32,7 @@ from specjax.engine.options.sampling_params import SamplingParams
 from specjax.engine.outputs import RequestOutput
 from specjax.host.files import write_json
 from specjax.host.markdown import around_section, picture, replace_section, table
-from specjax.measure.turns import take_turns
+from specjax.measure.turns import take_turns, tell
 from specjax.train.alike import describe, read_curves
 from specjax.viz.figure import save_figure
 from specjax.viz.learning_curves import learning_curves
@@ -120,19 +122,25 @@ def bench_methods(
         console.print(f"other processes keep {load:.1f} cores busy: these numbers will move")
     names = list(dict.fromkeys((PLAIN, *names)))
     llms = {name: LLM("bundled", speculative_config=methods[name]) for name in names}
-    plain = llms[PLAIN]
-    rows, on = [], []
+    plain, depths = llms[PLAIN], {name: llm.core.depth for name, llm in llms.items()}
+    rows: list[dict[str, Any]] = []
+    on = []
     for kind in KINDS:
         chosen = choose(plain, num_tokens, kind, 2 * MOST_PROMPTS)
         dealt = halves(chosen.completions, [sureness(plain, one) for one in chosen.completions])
         known, judged = ([one.prompt.tokens for one in half] for half in dealt)
         on.append(f"{len(judged)} of {chosen} (the others are for the prediction)")
-        rows += [
-            {"prompts": kind, **row}
-            for batch in batches
-            for temperature in temperatures
-            for row in make_rows(llms, (known, judged), batch, temperature, num_tokens, reps)
-        ]
+        for batch, temperature in product(batches, temperatures):
+            what = f"{kind} prompts, batch {batch}, T = {temperature:g}"
+            started = tell(console.print, what, reps)
+            params = SamplingParams(
+                temperature=temperature, max_tokens=num_tokens, ignore_eos=True, seed=0
+            )
+            rng = np.random.default_rng(0)
+            turn = partial(one_turn, llms, (known, judged), batch, params, rng)
+            (turns,) = take_turns([turn], reps, warm_up=1, started=started)
+            measured = {"prompts": kind, "batch": batch, "temperature": temperature}
+            rows += [measured | row for row in make_rows(turns, depths, num_tokens)]
     print_rows(rows, console)
     for line in on:
         console.print(line, soft_wrap=True, markup=False)
@@ -185,13 +193,25 @@ def complete(
 
 
 def one_turn(
-    llms: Mapping[str, LLM], prompts: Halves, batch: int, params: SamplingParams
+    llms: Mapping[str, LLM],
+    prompts: Halves,
+    batch: int,
+    params: SamplingParams,
+    rng: np.random.Generator,
 ) -> dict[str, Turn]:
-    """Return every method's measurements in one turn, the methods interleaved by batch."""
-    known, judged = (complete(llms, half, batch, params) for half in prompts)
-    sizes = slots_of(batch)
+    """Return every method's measurements in one turn, the methods interleaved by batch.
+
+    Each turn has other batches: with a dozen prompts, those that happen to share one decide when
+    it ends.
+    """
+    dealt = [[half[i] for i in rng.permutation(len(half))] for half in prompts]
+    known, judged = (complete(llms, half, batch, params) for half in dealt)
     costs = {
-        name: {size: round_costs(llm, size, 7) for size in sizes} for name, llm in llms.items()
+        name: {
+            size: round_costs(llm, size, 7)
+            for size in ([batch] if name == PLAIN else slots_of(batch))  # plain: all end together
+        }
+        for name, llm in llms.items()
     }
     return {name: Turn(known[name], judged[name], costs[name]) for name in llms}
 
@@ -240,24 +260,14 @@ def share_costs(turns: Sequence[Turn]) -> list[Turn]:
 
 
 def make_rows(
-    llms: dict[str, LLM],
-    prompts: Halves,
-    batch: int,
-    temperature: float,
-    num_tokens: int,
-    reps: int,
+    turns: Sequence[Mapping[str, Turn]], depths: Mapping[str, int], num_tokens: int
 ) -> list[dict[str, Any]]:
-    """Return the methods' turns at one batch size and temperature, the first one dropped.
-
-    Speedups are medians of the ratios turn by turn.
-    """
-    params = SamplingParams(temperature=temperature, max_tokens=num_tokens, ignore_eos=True, seed=0)
-    (turns,) = take_turns([lambda: one_turn(llms, prompts, batch, params)], reps, warm_up=1)
-    counted = {name: share_costs([turn[name] for turn in turns]) for name in llms}
+    """Return a row of each method; speedups are medians of the ratios turn by turn."""
+    counted = {name: share_costs([turn[name] for turn in turns]) for name in depths}
     rows, plains = [], counted[PLAIN]
     for name, own in counted.items():
         pairs = list(zip(plains, own, strict=True))
-        half, costs = own[-1].judged, own[-1].costs[batch]
+        half, costs = own[-1].judged, own[-1].costs[max(own[-1].costs)]
         num = sum(map(len, half.tokens))
         predicted = [predict(plain, one, num_tokens - 1) for plain, one in pairs]
         whole = [plain.judged.seconds / one.judged.seconds for plain, one in pairs]
@@ -266,9 +276,7 @@ def make_rows(
         rows.append(
             {
                 "method": name,
-                "k": llms[name].core.depth,
-                "batch": batch,
-                "temperature": temperature,
+                "k": depths[name],
                 "tokens_per_s": num / statistics.median(one.judged.seconds for one in own),
                 "tokens_per_round": half.tokens_per_round,
                 "acceptance_per_pos": [] if rates is None else list(rates),

@@ -37,6 +37,15 @@ def take_turns(
     return results
 
 
+def tell(echo: Callable[[str], None], what: str, reps: int) -> Callable[[int], None]:
+    """Return ``started`` of ``take_turns``: it echoes a line, such as "batch 4: run 2 of 5 ..."."""
+
+    def started(rep: int) -> None:
+        echo(f"{what}: " + (f"run {rep} of {reps}" if rep else "warming up") + " ...")
+
+    return started
+
+
 def median_in_turns(
     calls: Sequence[Callable[[], float]], reps: int, *, warm_up: int = 0
 ) -> list[float]:

@@ -51,6 +51,8 @@ def test_a_batch_ends_with_its_slowest_request():
     both = (20 + 20 + 20 + 40) / 4
     seconds = 0.1 + both * 0.010 + 20 / 2 * 0.006
     assert predict(plain, drafted, 40) == pytest.approx(0.5 / seconds, rel=0.02)
+    whole = plain._replace(costs={2: plain.costs[2]})  # plain requests end together
+    assert predict(whole, whole, 40) == pytest.approx(1.0)
     assert [slots_of(batch) for batch in (1, 6, 8)] == [[1], [1, 2, 4, 6], [1, 2, 4, 8]]
 
 

@@ -1,6 +1,6 @@
 """Calls run in turns, and what the warm-up returned is dropped."""
 
-from specjax.measure.turns import median_in_turns, take_turns
+from specjax.measure.turns import median_in_turns, take_turns, tell
 
 
 def test_calls_take_turns_and_the_warm_up_is_dropped():
@@ -15,6 +15,14 @@ def test_calls_take_turns_and_the_warm_up_is_dropped():
     assert order == ["a", "b"] * 3
     assert results == [[3, 5], [4, 6]]
     assert repetitions == [0, 1, 2]
+
+
+def test_a_line_says_which_turn_begins():
+    lines = []
+    take_turns([lambda: None], 2, warm_up=1, started=tell(lines.append, "batch 4", 2))
+    assert lines == [
+        "batch 4: warming up ...", "batch 4: run 1 of 2 ...", "batch 4: run 2 of 2 ..."
+    ]  # fmt: skip
 
 
 def test_medians_are_those_of_each_call():
