@@ -129,12 +129,12 @@ def by_acceptance(
 
 
 class Rates(NamedTuple):
-    """What ``by_throughput`` knows; C candidates, R the most running requests."""
+    """What ``by_throughput`` knows; C candidates, G numbers of slots."""
 
     reached: Float[np.ndarray, "K"]  # by position, the older the less they count
     accepted: Float[np.ndarray, "K"]
-    seconds: Float[np.ndarray, "R C"]  # a round's time; NaN: not measured
-    timed: Int[np.ndarray, "R C"]  # rounds that were measured
+    seconds: Float[np.ndarray, "G C"]  # a round's time with 1, 2, 4, ... slots; NaN: not measured
+    timed: Int[np.ndarray, "G C"]  # rounds that were measured
     since: Int[np.ndarray, "C"]  # rounds since a candidate was chosen
     index: int  # of the present K
 
@@ -149,17 +149,19 @@ def by_throughput(
     update_interval: int = 8,
     least_interval: int = 50,
     half_life: float = 100.0,
-    ema_alpha: float = 0.03,
+    ema_alpha: float = 0.01,
 ) -> AdaptivePolicy:
     """Return the policy of the K with the most tokens per second, as measured while serving.
 
     Tokens per round follow from the acceptance by position, which all batch sizes share; a round's
-    time is measured for each K and number of running requests. So K falls, to 0 if that is among
-    the candidates, when load makes verification dear or the drafts become wrong. Another K replaces
-    the present one when it gains more than ``hysteresis``. Candidates that are not in use are tried
-    now and then, so often that the time it loses is a share of ``probe_budget``, and at once where
-    no batch of about that size has run with them. (SGLang has a strategy of that name, by times
-    that it profiles at start; TurboSpec, arXiv:2406.14066, maximises the same goodput.)
+    time is measured for each K and each power of two that holds the running requests, since a batch
+    has as many slots: by the number of requests each time had few measurements, and their noise
+    kept a wrong K longer. So K falls, to 0 if that is among the candidates, when load makes
+    verification dear or the drafts become wrong. Another K replaces the present one when it gains
+    more than ``hysteresis``. Candidates that are not in use are tried now and then, so often that
+    the time it loses is a share of ``probe_budget``, and at once where no batch of that size has
+    run with them. (SGLang has a strategy of that name, by times that it profiles at start;
+    TurboSpec, arXiv:2406.14066, maximises the same goodput.)
 
     Args:
         candidate_steps: the values that K may have; it begins with the largest.
@@ -173,23 +175,20 @@ def by_throughput(
         ema_alpha: the weight of the last round in a time, once many have been measured.
     """
     steps = check_steps(candidate_steps)
-    depth, sizes = steps[-1], np.arange(1, max_num_seqs + 1)
+    depth, shape = steps[-1], (group(max_num_seqs) + 1, len(steps))
     for name, value in (("hysteresis", hysteresis), ("probe_budget", probe_budget)):
         require(name, value, 0.0, 1.0)
-    groups = np.array([int(size - 1).bit_length() for size in sizes])  # 1, 2, 3-4, 5-8, ...
 
     def init() -> Rates:
-        none, timed = np.zeros(depth), np.zeros((max_num_seqs, len(steps)), int)
-        since = np.zeros(len(steps), int)
-        return Rates(none, none, np.full(timed.shape, np.nan), timed, since, len(steps) - 1)
+        none, since = np.zeros(depth), np.zeros(len(steps), int)
+        unknown, timed = np.full(shape, np.nan), np.zeros(shape, int)
+        return Rates(none, none, unknown, timed, since, len(steps) - 1)
 
     def choose(state: Rates, running: int) -> tuple[Choice, Rates]:
-        row = min(running, max_num_seqs) - 1
-        near = ~np.isnan(state.seconds) & (groups == groups[row])[:, None]
+        times = state.seconds[group(min(running, max_num_seqs))]
         for index in reversed(range(len(steps))):
-            if not near[:, index].any():
+            if np.isnan(times[index]):
                 return spend(state, index, probe_rounds)
-        times = times_at(state.seconds, row, near)
         rates = tokens_per_round(state)[list(steps)] / times
         best, index = int(rates.argmax()), state.index
         if rates[best] > rates[index] * (1 + hysteresis):
@@ -219,7 +218,7 @@ def by_throughput(
         state = state._replace(reached=reached, accepted=accepted)
         if seen.seconds is None or seen.depth not in steps:
             return state
-        at = min(seen.running, max_num_seqs) - 1, steps.index(seen.depth)
+        at = group(min(seen.running, max_num_seqs)), steps.index(seen.depth)
         seconds, timed, one = state.seconds.copy(), state.timed.copy(), seen.seconds / seen.rounds
         timed[at] += seen.rounds
         if timed[at] == seen.rounds:
@@ -232,13 +231,9 @@ def by_throughput(
     return AdaptivePolicy(init, choose, learn, steps)
 
 
-def times_at(
-    seconds: Float[np.ndarray, "R C"], row: int, known: np.ndarray
-) -> Float[np.ndarray, "C"]:
-    """Return each candidate's time at one batch size, from the nearest one that was measured."""
-    away = np.abs(np.arange(len(seconds)) - row)
-    nearest = np.where(known, away[:, None], len(seconds)).argmin(axis=0)
-    return seconds[nearest, np.arange(seconds.shape[1])]
+def group(running: int) -> int:
+    """Return the exponent of the power of two that holds the requests: 1, 2, 3-4, 5-8, ..."""
+    return (running - 1).bit_length()
 
 
 def tokens_per_round(state: Rates) -> Float[np.ndarray, "K1"]:
