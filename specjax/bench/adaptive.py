@@ -36,7 +36,7 @@ ARMS = ("off", "on", "adaptive")
 PHASES = (1, 8, 32, 4, 16, 1)  # clients
 NUM_TOKENS = 32, 64  # of a completion: the fewest, the most
 MOST_EACH = 24  # requests of a client in one phase, some seconds
-GOAL = 0.97
+GOAL, DRAWS = 0.97, 10_000
 SECTION = "adaptive"
 Request = tuple[list[int], SamplingParams]  # prompt ids, what is wanted
 
@@ -115,7 +115,7 @@ def bench_adaptive(
         notes = [
             f"`{json.dumps(speculative_config)}`; {requests} requests in each phase, at most "
             f"{MOST_EACH} by a client, of {NUM_TOKENS[0]} to {NUM_TOKENS[1]} new tokens, greedy; "
-            f"medians of {reps} turns, ratios too.",
+            f"medians of {reps} turns, ratios too (with 90% intervals).",
             *picture("tokens per second of each phase", image, readme),
         ]
         write_section(rows, readme, SECTION, notes)
@@ -125,7 +125,8 @@ def bench_adaptive(
 def compared(name: str, number: int, seconds: Float[np.ndarray, "A R"]) -> list[Row]:
     """Return the rows of a phase: tokens per second off, on, and adaptive beside the better.
 
-    The ratio is the median of the ratios turn by turn, which other load disturbs less.
+    The ratio is the median of the ratios turn by turn, which other load disturbs less; its interval
+    of 90% is a bootstrap over the turns.
 
     Args:
         name: of the phase.
@@ -133,14 +134,18 @@ def compared(name: str, number: int, seconds: Float[np.ndarray, "A R"]) -> list[
         seconds: by arm and turn.
     """
     rates = (number / np.median(seconds, axis=1)).tolist()
-    ratios = np.median(seconds[:2] / seconds[2], axis=1)
+    turns = seconds[:2] / seconds[2]
+    ratios = np.median(turns, axis=1)
     peer = int(ratios.argmin())
+    drawn = np.random.default_rng(0).choice(turns[peer], (DRAWS, turns.shape[1]))
+    low, high = np.quantile(np.median(drawn, axis=1), (0.05, 0.95)).tolist()
     rows = [
         Row(name=f"{name}: {arm}", value=rate, unit="tokens/s")
         for arm, rate in zip(ARMS[:2], rates[:2], strict=True)
     ]
     told = f"{name}: adaptive", rates[2], "tokens/s", rates[peer], ARMS[peer]
-    return [*rows, compare(*told, at_least=GOAL, ratio=float(ratios[peer]))]
+    ratio = float(ratios[peer])
+    return [*rows, compare(*told, at_least=GOAL, ratio=ratio, interval=(low, high))]
 
 
 def requests_of(prompts: Sequence[Prompt], number: int) -> list[Request]:

@@ -25,6 +25,7 @@ class Row:
     unit: str
     peer: int | float | None = None
     ratio: float | None = None
+    interval: tuple[float, float] | None = None  # of the ratio
     against: str | None = None  # what ``peer`` is
     goal: str | None = None
     met: bool | None = None
@@ -40,10 +41,12 @@ def compare(
     at_most: int | float | None = None,
     at_least: int | float | None = None,
     ratio: float | None = None,
+    interval: tuple[float, float] | None = None,
 ) -> Row:
     """Return the row that compares a value with a peer's, with a goal for their ratio if given.
 
-    ``ratio`` is for one that was measured otherwise than as value / peer, such as turn by turn.
+    ``ratio`` is for one that was measured otherwise than as value / peer, such as turn by turn;
+    ``interval`` says how sure it is, and does not change whether the goal is met.
     """
     ratio, goal, met = value / peer if ratio is None else ratio, None, None
     if at_most is not None:
@@ -56,6 +59,7 @@ def compare(
         unit=unit,
         peer=peer,
         ratio=ratio,
+        interval=interval,
         against=against,
         goal=goal,
         met=met,
@@ -117,7 +121,7 @@ def write_section(
             row.name,
             f"{number(row.value)} {row.unit}",
             "" if row.peer is None else f"{row.against}: {number(row.peer)}",
-            "" if row.ratio is None else f"{row.ratio:.2f}",
+            ratio_of(row),
             (row.goal or "") + ", missed" * (row.goal is not None and judged and not row.met),
         )
         for row in rows
@@ -139,7 +143,7 @@ def print_rows(rows: Sequence[Row], console: Console, *, judged: bool = True) ->
             continue
         value = f"{number(row.value)} {row.unit}"
         peer = "" if row.peer is None else f"{number(row.peer)} ({row.against})"
-        ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
+        ratio = ratio_of(row)
         goal, style = row.goal or "", ""
         if row.goal is not None and judged:
             goal += " met" if row.met else " missed"
@@ -151,6 +155,14 @@ def print_rows(rows: Sequence[Row], console: Console, *, judged: bool = True) ->
             console.print("; ".join((f"{row.name}: {value}", *filter(None, extra))), soft_wrap=True)
     if console.is_terminal:
         console.print(table)
+
+
+def ratio_of(row: Row) -> str:
+    """Return a row's ratio as text, with its interval."""
+    if row.ratio is None:
+        return ""
+    low_high = "" if row.interval is None else " ({:.2f} to {:.2f})".format(*row.interval)
+    return f"{row.ratio:.2f}{low_high}"
 
 
 def number(value: int | float) -> str:

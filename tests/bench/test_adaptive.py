@@ -23,6 +23,7 @@ def test_a_phase_is_judged_by_the_better_of_on_and_off():
 def test_the_ratio_is_taken_turn_by_turn():
     *_, last = compared("all", 8, np.array([[9.0, 9.0, 9.0], [4.0, 8.0, 4.4], [4.4, 8.2, 4.1]]))
     assert last.ratio == pytest.approx(8.0 / 8.2)  # of the medians: 1
+    assert last.interval == pytest.approx((4.0 / 4.4, 4.4 / 4.1))  # three turns tell little
 
 
 def test_all_services_get_the_same_requests_of_different_lengths():

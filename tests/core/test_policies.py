@@ -86,6 +86,16 @@ def test_a_batch_size_that_never_ran_is_measured_with_every_k_first():
     assert set(chosen[8][8:]) == {3}
 
 
+def test_batches_of_as_many_slots_share_their_times():
+    policy = by_throughput([0, 3], 8, probe_budget=0.0)
+    state = policy.init()
+    for k, seconds in ((3, 0.040), (0, 0.010)):  # of four rounds
+        assert policy.choose(state, 5)[0] == (k, 4)
+        state = policy.learn(state, Seen(5, k, 4, *count_positions([0] * 20, k), seconds))
+    for running, chosen in ((5, (0, 8)), (8, (0, 8)), (9, (0, 8)), (4, (3, 4))):
+        assert policy.choose(state, running)[0] == chosen
+
+
 def test_candidates_are_numbers_of_tokens():
     with pytest.raises(ValueError, match="candidate_steps must list"):
         by_acceptance([])
