@@ -235,8 +235,8 @@ def growth_rows(sizes: Sizes, whole: dict) -> list[Row]:
     for context, batch in itertools.product(sizes.contexts, sizes.batches):
         large, small = (whole[context, batch, size] for size in (max(real), min(real)))
         name = f"suffix, context {context}, batch {batch}, corpus {max(real)}: proposal and token"
-        goal = {"at_most": MOST_GROWTH}
-        rows.append(compare(name, large, "ms", small, f"corpus {min(real)}", **goal))
+        against = f"corpus {min(real)}"
+        rows.append(compare(name, large, "ms", small, against, at_most=MOST_GROWTH))
     return rows
 
 
