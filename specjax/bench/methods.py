@@ -30,6 +30,7 @@ from specjax.core.metrics import SpecDecodeCounters, distinct_bigrams
 from specjax.engine.llm import LLM
 from specjax.engine.options.sampling_params import SamplingParams
 from specjax.engine.outputs import RequestOutput
+from specjax.engine.plan import slots_of
 from specjax.host.files import write_json
 from specjax.host.markdown import around_section, picture, replace_section, table
 from specjax.measure.turns import take_turns, tell
@@ -209,16 +210,11 @@ def one_turn(
     costs = {
         name: {
             size: round_costs(llm, size, 7)
-            for size in ([batch] if name == PLAIN else slots_of(batch))  # plain: all end together
+            for size in ((batch,) if name == PLAIN else slots_of(batch))  # plain: all end together
         }
         for name, llm in llms.items()
     }
     return {name: Turn(known[name], judged[name], costs[name]) for name in llms}
-
-
-def slots_of(batch: int) -> list[int]:
-    """Return the numbers of slots that a batch has while its requests end: 1, 2, 4, ..., batch."""
-    return [1 << i for i in range((batch - 1).bit_length())] + [batch]
 
 
 def predict(plain: Turn, turn: Turn, length: int) -> float:

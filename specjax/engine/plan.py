@@ -146,7 +146,7 @@ def plan_offline(
     size = min(bucket(min(len(requests), max_num_seqs), 1), max_num_seqs)
     return Plan(
         capacity=bucket(max(r.limit for r in requests) + room, LEAST_WINDOW),
-        sizes=halves(size),
+        sizes=slots_of(size),
         prefill_tier=tier,
         tiers=(tier,),
         num_prompt_logprobs=most(r.params.prompt_logprobs for r in requests),
@@ -203,7 +203,7 @@ def plan_serving(
     everything = [ProgramTier(full, count) for count in rising]
     return Plan(
         capacity=capacity,
-        sizes=halves(max_num_seqs),
+        sizes=slots_of(max_num_seqs),
         prefill_tier=everything[-1],
         tiers=(ProgramTier(lean, None), *everything),
         num_prompt_logprobs=everything[-1].num_logprobs,
@@ -222,8 +222,8 @@ def groups(chunks: Sequence[int], counts: Sequence[int], most: int) -> tuple[tup
     return tuple((count, chunk) for count in counts for chunk in chunks if count * chunk <= most)
 
 
-def halves(size: int) -> tuple[int, ...]:
-    """Return 1, 2, 4, ... below ``size``, then ``size``."""
+def slots_of(size: int) -> tuple[int, ...]:
+    """Return the numbers of slots that a batch may have: 1, 2, 4, ... below ``size``, ``size``."""
     return (*(1 << i for i in range(max(size - 1, 0).bit_length())), size)
 
 

@@ -15,10 +15,10 @@ from specjax.bench.methods import (
     Turn,
     bench_methods,
     predict,
-    slots_of,
 )
 from specjax.bundled import HEADS, resolve
 from specjax.core.metrics import SpecDecodeCounters
+from specjax.engine.plan import slots_of
 from specjax.train.features import SourceConfig
 from specjax.train.head_options import HeadTrainConfig
 
@@ -53,7 +53,7 @@ def test_a_batch_ends_with_its_slowest_request():
     assert predict(plain, drafted, 40) == pytest.approx(0.5 / seconds, rel=0.02)
     whole = plain._replace(costs={2: plain.costs[2]})  # plain requests end together
     assert predict(whole, whole, 40) == pytest.approx(1.0)
-    assert [slots_of(batch) for batch in (1, 6, 8)] == [[1], [1, 2, 4, 6], [1, 2, 4, 8]]
+    assert [slots_of(batch) for batch in (1, 6, 8)] == [(1,), (1, 2, 4, 6), (1, 2, 4, 8)]
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from specjax.engine.options.sampling_params import SamplingParams
-from specjax.engine.plan import halves, plan_offline, plan_serving
+from specjax.engine.plan import plan_offline, plan_serving, slots_of
 from specjax.engine.request_state import RequestState
 from specjax.engine.rows import IDLE_REQUEST, layout
 from specjax.engine.scheduler import Full, Scheduler
@@ -94,7 +94,7 @@ def test_a_full_queue_takes_all_samples_or_none():
 
 @pytest.mark.parametrize("size", [1, 2, 3, 6, 8, 64])
 def test_sizes_double_up_to_the_largest(size):
-    sizes = halves(size)
+    sizes = slots_of(size)
     assert (sizes[0], sizes[-1]) == (1, size)
     assert all(a < b <= 2 * a for a, b in itertools.pairwise(sizes))
 
