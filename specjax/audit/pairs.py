@@ -2,12 +2,14 @@
 
 The models are toys: a table has the logits after each token, so that a draft model, EAGLE's,
 Medusa's and DFlash's heads are the same table behind four interfaces, and only the shipped code
-between them differs.
+between them differs. What drafts in parallel reads mask tokens, so that its later tokens do not
+depend on its earlier ones.
 """
 
 import functools
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -38,7 +40,7 @@ from specjax.drafters.hierarchical import hierarchical
 from specjax.drafters.ngram import ngram
 from specjax.drafters.stages import staged
 from specjax.drafters.suffix import suffix
-from specjax.drafters.tree import Tree, fixed
+from specjax.drafters.tree import Tree, chain_of, fixed
 from specjax.models.toy import markov_target
 from specjax.verify.block import block
 from specjax.verify.rejection import rejection
@@ -89,8 +91,11 @@ def shipped_pairs() -> tuple[Pair, ...]:
         "EAGLE": feature(toy_feature_head(CHAIN), K, sampled),
         "Medusa": staged(toy_stages(CHAIN), K, sampled),
         "PARD": draft_model(model, K, sampled, 2**30, 1),
-        "DSpark": block_drafter(toy_block_head(CHAIN), K, sampled),
+        "P-EAGLE": feature(toy_feature_head(CHAIN, at_once=True), K, sampled),
+        "DFlash": block_drafter(toy_block_head(CHAIN), K, sampled),
+        "DSpark": block_drafter(toy_block_head(CHAIN, markov=True), K, sampled),
     }
+    cut = draft_model(model, replace(chain_of(K), min_confidence=0.3), sampled)
     ratio = {"rejection": rejection, "block": block, "rejection_tree": rejection_tree}
     chains = [
         Pair(f"{drafter}, {rule}", EXACT, heads[drafter], ratio[rule], CHAIN)
@@ -106,13 +111,16 @@ def shipped_pairs() -> tuple[Pair, ...]:
             (" coupled", "coupled", "walk", LOSSLESS, walk),
         )
     ]
+    ddtree = block_drafter(toy_block_head(TREE), best, sampled)
     return (
         *chains,
+        Pair("draft_model cut where unsure, rejection", EXACT, cut, rejection, CHAIN),
         Pair("draft_model, walk", LOSSLESS, draft_model(model, K, sampled), walk, CHAIN),
         Pair("coupled, walk", LOSSLESS, draft_model(model, K, "coupled"), walk, CHAIN),
         Pair("coupled, rejection", EXACT, draft_model(model, K, "coupled"), rejection, CHAIN),
         Pair("greedy, walk", LOSSLESS, draft_model(model, K), walk, CHAIN),
         *trees,
+        Pair("DDTree, rejection_tree", EXACT, ddtree, rejection_tree, TREE),
         Pair("suffix, rejection", EXACT, matched, rejection, TREE, **told),
         Pair("suffix, walk", LOSSLESS, matched, walk, TREE, **told),
         Pair("suffix tree, rejection_tree", EXACT, branches, rejection_tree, TREE, **told),
@@ -211,8 +219,11 @@ def certify_all(names: Sequence[str] = (), kinds: Sequence[str] = ()) -> Iterato
 
 
 @functools.cache
-def toy_feature_head(size: int) -> FeatureHead:
-    """Return EAGLE's interface to a table, its ``params``: a feature is a row of logits."""
+def toy_feature_head(size: int, *, at_once: bool = False) -> FeatureHead:
+    """Return EAGLE's interface to a table, its ``params``: a feature is a row of logits.
+
+    With ``at_once`` it is P-EAGLE's, and token 0 the mask.
+    """
 
     def forward(
         params, tokens, features, positions, visible, cache, window, only=None, present=None
@@ -229,6 +240,8 @@ def toy_feature_head(size: int) -> FeatureHead:
         logits=lambda params, hidden: hidden,
         size=size,
         dtype="float32",
+        mask_token_id=0,
+        mask_features=(lambda params: jnp.zeros((1, 1, size))) if at_once else None,
     )
 
 
@@ -245,21 +258,24 @@ def toy_stages(size: int) -> Stages:
 
 
 @functools.cache
-def toy_block_head(size: int) -> BlockHead:
-    """Return DSpark's interface to a table, its ``params``: what follows a token is all."""
+def toy_block_head(size: int, *, markov: bool = False) -> BlockHead:
+    """Return DFlash's interface to a table, its ``params``; token 0 is the mask.
+
+    With ``markov`` it is DSpark's, and what follows a token is all.
+    """
 
     def forward(params, tokens, positions, visible, places, cache, window):
-        return jnp.zeros((*tokens.shape, size)), cache
+        return params[tokens] * (not markov), cache
 
     return BlockHead(
         init_cache=one_layer,
         remember=lambda params, taps, positions, cache: cache,
         forward=forward,
         logits=lambda params, hidden: hidden,
-        follow=lambda params, tokens: params[tokens],
+        follow=(lambda params, tokens: params[tokens]) if markov else None,
         confidence=None,
         mask_token_id=0,
-        sample_from_anchor=True,
+        sample_from_anchor=markov,
     )
 
 

@@ -240,8 +240,12 @@ def convert(
         str | None, typer.Option(help="With --to speculators: the head's target.")
     ] = None,
     num_speculative_tokens: Annotated[
-        int, typer.Option(help="With --to speculators: how many tokens it is served with.")
-    ] = 5,
+        int | None,
+        typer.Option(
+            min=1,
+            help="With --to speculators: its K; else its block's, or 5.",
+        ),
+    ] = None,
 ) -> None:
     """Turn pickled weights into safetensors (needs specjax\\[bridge]), or a head's layout."""
     from specjax.weights import convert as weights

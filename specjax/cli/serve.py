@@ -209,5 +209,6 @@ def check_size(model: str, options: dict[str, Any], nnodes: int, replicas: int) 
     raise ValueError(
         f"--nnodes {nnodes}: specjax serve uses one host. vLLM serves a model over several:\n"
         f"  {shlex.join(command)}\n"
-        "It reads drafting heads as `specjax convert HEAD NEW --to vllm` writes them."
+        "It reads the drafting heads that `specjax train` writes, and SpecForge's once\n"
+        "`specjax convert HEAD NEW --to vllm` has been at them."
     )

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Shaped
 
@@ -25,7 +26,7 @@ class Both(NamedTuple):
 
 @functools.cache
 def fallback(first: Drafter, second: Drafter) -> Drafter:
-    """Return the drafter; its params are ``Both``.
+    """Return the drafter; its params are ``Both``, its tapped layers those of both.
 
     The second one is not run in a round in which the first drafts for every running row. Sampled
     drafts stay exact: a token of a drafter that does not sample counts as certain.
@@ -33,15 +34,8 @@ def fallback(first: Drafter, second: Drafter) -> Drafter:
     Args:
         first: whose draft is used where it has a token.
         second: whose draft is used elsewhere.
-
-    Raises:
-        ValueError: they read different layers of the target.
     """
-    if first.taps and second.taps and first.taps != second.taps:
-        raise ValueError(
-            f"the first drafter reads the layers {first.taps}, the second {second.taps}: "
-            "one target shows one choice of layers."
-        )
+    taps = tuple(sorted({*first.taps, *second.taps}))
     depth, nodes = max(first.depth, second.depth), max(first.nodes, second.nodes)
     is_chain = all(one.nodes == one.depth + 1 for one in (first, second))
     nodes += not is_chain and nodes == depth + 1  # a chain is recognised by its size
@@ -85,16 +79,22 @@ def fallback(first: Drafter, second: Drafter) -> Drafter:
         return draft, Both(own, other)
 
     def observe(params, state, text, observation, window):
+        def shown(one: Drafter):
+            if one.taps in ((), taps):
+                return observation
+            own = np.asarray([taps.index(layer) for layer in one.taps], int)
+            return observation._replace(taps=observation.taps[:, :, own])
+
         return Both(
-            first.observe(params.first, state.first, text, observation, window),
-            second.observe(params.second, state.second, text, observation, window),
+            first.observe(params.first, state.first, text, shown(first), window),
+            second.observe(params.second, state.second, text, shown(second), window),
         )
 
     return Drafter(
         init, propose, observe, depth, nodes,
         slots=max(first.slots, second.slots),
         reads_hidden=first.reads_hidden or second.reads_hidden,
-        taps=first.taps or second.taps,
+        taps=taps,
     )  # fmt: skip
 
 

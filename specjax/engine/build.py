@@ -64,6 +64,7 @@ from specjax.models.config import (
     MedusaConfig,
     ModelConfig,
     SpeculatorConfig,
+    check_mask,
 )
 from specjax.verify.block import block
 from specjax.verify.entropy import entropy
@@ -151,12 +152,13 @@ def describe_draft(
 
     Raises:
         ValueError: the vocabularies do not fit, it has a recurrent state, or it is to draft in
-            parallel (PARD) and has no mask token.
+            parallel (PARD) and has no mask token of its vocabulary.
     """
     folder = resolve(model)
     if parallel:
         mask, rest = read_mask(read_json_object(folder / "config.json")), (dtype, max_model_len)
         draft = describe_draft(target, model, *rest, form=form, heterogeneous=heterogeneous)
+        check_mask(mask, draft.config.vocab_size)
         return draft._replace(mask_token_id=mask)
     config, _ = read_config(folder, dtype=dtype, max_model_len=max_model_len)
     if config.recurrent:
@@ -270,10 +272,10 @@ def models_of(source: Source) -> list[Model]:
 
 
 def taps_of(source: Source, config: SpeculativeConfig, num_layers: int) -> tuple[int, ...]:
-    """Return the layers of the target that a drafter reads.
+    """Return the layers of the target that a drafter reads, or two of them together.
 
     Raises:
-        ValueError: the target has no such layer, or two drafters read different ones.
+        ValueError: the target has no such layer.
     """
     if isinstance(source, Head) and isinstance(source.config, WITH_LAYERS):
         return source.config.taps
@@ -288,12 +290,7 @@ def taps_of(source: Source, config: SpeculativeConfig, num_layers: int) -> tuple
         return ()  # a draft model's own drafter reads the draft model
     taps = taps_of(source.first, config.alone, num_layers)
     others = taps_of(source.second, config.fallback, num_layers)
-    if taps and others and taps != others:
-        raise ValueError(
-            f"the drafter reads the layers {taps} of the target, its fallback {others}: use two "
-            "drafters that read the same ones."
-        )
-    return taps or others
+    return tuple(sorted({*taps, *others}))
 
 
 def build_source(
@@ -421,10 +418,11 @@ def choose_drafter(model: Target, draft: Source, config: SpeculativeConfig, dept
     if isinstance(draft.config, FeatureConfig):
         check_windows(draft.config.block, depth)
         head = build_feature_head(draft.config)
-        return feature(head, shape, method, reach)
+        return feature(head, shape, method, reach)._replace(taps=draft.config.taps)
     if isinstance(draft.config, BlockConfig):
         head = build_block_head(draft.config)
-        return block_drafter(head, shape, method, reach, config.dspark_draft_topk)
+        drafter = block_drafter(head, shape, method, reach, config.dspark_draft_topk)
+        return drafter._replace(taps=draft.config.taps)
     return staged(build_stages(draft.config), shape, method, reach)
 
 

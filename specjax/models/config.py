@@ -319,6 +319,16 @@ class FeatureConfig:
     norm_output: bool = False
     mask_token_id: int | None = None  # P-EAGLE's: stands for a token that is to be drafted
 
+    def __post_init__(self):
+        if self.mask_token_id is not None:
+            check_mask(self.mask_token_id, self.block.vocab_size)
+
+
+def check_mask(token: int, vocab_size: int) -> None:
+    """Raise ValueError for a mask token that the vocabulary does not have."""
+    if not 0 <= token < vocab_size:
+        raise ValueError(f"mask_token_id={token} is no token: the vocabulary has {vocab_size}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class BlockConfig:
@@ -335,13 +345,10 @@ class BlockConfig:
     sample_from_anchor: bool = False  # DSpark's: the root's output is the first draft token
     markov_rank: int = 0  # of the bias that the token before adds; 0: none
     confidence: Literal["none", "hidden", "markov"] = "none"  # what the confidence head reads
+    mask_embedding: bool = False  # the mask has an embedding of its own, beside the vocabulary's
 
     def __post_init__(self):
-        if not 0 <= self.mask_token_id < self.block.vocab_size:
-            raise ValueError(
-                f"mask_token_id={self.mask_token_id} is no token: the vocabulary has "
-                f"{self.block.vocab_size}"
-            )
+        check_mask(self.mask_token_id, self.block.vocab_size)
         if self.confidence == "markov" and not self.markov_rank:
             raise ValueError("confidence_head_with_markov needs a markov_rank above 0")
         if any(window is not None and window < 1 for window in self.sliding_windows):

@@ -43,6 +43,8 @@ class DFlash(nnx.Module):
         self.config, block = config, config.block
         size, facts = block.hidden_size, {"dtype": block.dtype, "rngs": rngs}
         self.embed_tokens = Embedding(block.vocab_size, size, **facts)
+        own = config.mask_embedding
+        self.mask_embedding = nnx.Param(jnp.zeros(size, block.dtype)) if own else None
         wide = len(config.taps) * config.target_size
         self.fc = Linear(wide, size, bias=False, **facts)
         self.hidden_norm = Norm(block, size)
@@ -85,6 +87,9 @@ class DFlash(nnx.Module):
     ) -> tuple[Float[Array, "B N D"], Cache]:
         """Return the block's hidden states and the cache (``ForwardBlock``)."""
         config, x = self.config, self.embed_tokens(tokens)
+        if self.mask_embedding is not None:
+            masked = (tokens == config.mask_token_id)[..., None]
+            x = jnp.where(masked, self.mask_embedding[...].astype(x.dtype), x)
         each, slots = layer_inputs(config.block, positions, visible, cache, window)
         angles, mask = each[0]  # the same for all layers: what a layer sees is the head's fact
         layers, sees = list(cache.layers), narrowed(mask, positions, places, config)

@@ -49,9 +49,9 @@ init_state = jax.jit(decode.init_state, static_argnums=0)
 
 
 @functools.cache
-def tiny_weights() -> PyTree:
-    """Return the weights of the target ``TINY``, drawn and compiled once."""
-    return jax.tree.map(lambda leaf: leaf * 1.3, init_params(TINY, jax.random.key(0)))
+def tiny_weights(config: ModelConfig = TINY) -> PyTree:
+    """Return the weights of a tiny target, drawn and compiled once."""
+    return jax.tree.map(lambda leaf: leaf * 1.3, init_params(config, jax.random.key(0)))
 
 
 class Row(NamedTuple):

@@ -1,7 +1,7 @@
 """``Subject``: a drafter on the tiny target, with the runs that several laws look at."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -22,6 +22,7 @@ from specjax.core.types import (
 from specjax.drafters.custom import build_custom, no_weights
 from specjax.drafters.none import none
 from specjax.models.build import build_target
+from specjax.models.config import ModelConfig
 from specjax.testing import harness as h
 from specjax.verify.walk import walk
 
@@ -61,14 +62,19 @@ class Subject:
         return self.built[0]
 
     @cached_property
+    def config(self) -> ModelConfig:
+        """Return the tiny target's config, with as many layers as the drafter reads."""
+        return replace(h.TINY, num_layers=max(h.TINY.num_layers, *self.drafter.taps, 0))
+
+    @cached_property
     def target(self) -> Target:
         """Return the tiny target, which shows the layers that the drafter reads."""
-        return build_target(h.TINY, self.drafter.taps)
+        return build_target(self.config, self.drafter.taps)
 
     @cached_property
     def params(self) -> Params:
         """Return the weights of both."""
-        target = h.tiny_weights()
+        target = h.tiny_weights(self.config)
         return Params(target, self.built[1](target))
 
     def run(self, rows: list[h.Row], **shape: Any) -> h.Result:
@@ -95,10 +101,10 @@ class Subject:
 
 
 @cache
-def plain() -> h.Result:
+def plain(config: ModelConfig = h.TINY) -> h.Result:
     """Return plain decoding of what ``Subject.drafted`` decodes."""
-    params = Params(h.tiny_weights(), ())
-    return h.run(none, h.random_rows(4, seed=1), target=build_target(h.TINY), params=params)
+    params = Params(h.tiny_weights(config), ())
+    return h.run(none, h.random_rows(4, seed=1), target=build_target(config), params=params)
 
 
 def long_rows(size: int = 4, seed: int = 2, max_tokens: int = NUM_TOKENS) -> list[h.Row]:

@@ -54,3 +54,11 @@ def load_answers(file: Path, vocab_size: int, end: int) -> tuple[Corpus, str]:
         )
     train, held_out = (np.asarray(side, np.int32) for side in sides)
     return Corpus(train, held_out), hashlib.sha256(data).hexdigest()
+
+
+def answers_manifest(file: Path, digest: str) -> dict:
+    """Return what a run read: the file [name, bytes, sha256], and which lines were held out."""
+    return {
+        "files": [[file.name, file.stat().st_size, digest]],
+        "held_out_rule": f"line number % {HELD_OUT_ONE_IN} == 0, counted from 1",
+    }

@@ -33,7 +33,7 @@ from specjax.host.files import read_json_object, write_atomically, write_json
 from specjax.host.group import is_first
 from specjax.models.build import build_target
 from specjax.models.config import ModelConfig
-from specjax.train.answers import SUFFIX, load_answers
+from specjax.train.answers import SUFFIX, answers_manifest, load_answers
 from specjax.train.batches import crop, measure
 from specjax.train.data import Corpus, fingerprint, load_corpus, manifest, read_documents
 from specjax.train.data_parallel import check_divides, replicate, rows, split
@@ -164,7 +164,11 @@ def read_corpus(
     tokenizer = load_tokenizer(folder, facts.vocab_size)
     end = end_of_text(tokenizer)
     if config.answers:
-        return load_answers(Path(str(config.source)), facts.vocab_size, end)
+        file = Path(str(config.source))
+        corpus, digest = load_answers(file, facts.vocab_size, end)
+        if is_first():
+            write_json(out / "manifest.json", answers_manifest(file, digest), indent=None)
+        return corpus, digest
     echo(f"reading Python files of {config.source or 'the standard library'}")
     documents = read_documents(config.source)
     echo(f"tokenizing {len(documents)} files")

@@ -81,15 +81,23 @@ def open_log(out: Path, resumed: int, steps: int) -> Iterator[Callable[[dict], N
 
 
 def draw_losses(out: Path) -> None:
-    """Draw out/loss.jsonl as out/loss.png."""
+    """Draw out/loss.jsonl as out/loss.png: the losses, and a head's held-out acceptance."""
     rows = read_losses(out / "loss.jsonl")
     held_out = [row for row in rows if "held_out_loss" in row]
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.add_subplot()
+    measured = [row for row in held_out if "acceptance" in row]
+    figure = Figure(figsize=(6, 7 if measured else 4), layout="constrained")
+    panels = figure.subplots(2 if measured else 1, squeeze=False)[:, 0]
+    axes = panels[0]
     axes.plot([r["step"] for r in rows], [r["loss"] for r in rows], lw=0.8, label="training")
     values = [r["held_out_loss"] for r in held_out]
     axes.plot([r["step"] for r in held_out], values, marker=".", label="held-out")
     axes.set(xlabel="step", ylabel="loss (nats per token)")
     axes.legend()
+    if measured:
+        steps = [row["step"] for row in measured]
+        for i, line in enumerate(zip(*(row["acceptance"] for row in measured), strict=True)):
+            panels[1].plot(steps, line, marker=".", label=f"draft token {i + 1}")
+        panels[1].set(xlabel="step", ylabel="chance of acceptance (held-out)", ylim=(0, 1))
+        panels[1].legend()
     with write_atomically(out / "loss.png") as file:
         figure.savefig(file, format="png", dpi=120)

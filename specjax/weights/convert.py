@@ -2,18 +2,15 @@
 
 import json
 import os
-import pickle
-import re
 import shutil
 import tempfile
-import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from specjax.host.files import read_json_object, write_json
 from specjax.weights.load import INDEX, SINGLE, read_index
 from specjax.weights.originals import complete, translate
+from specjax.weights.pickled import import_torch, load_pickle
 from specjax.weights.safetensors_file import read_header
 
 PICKLE, PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
@@ -59,14 +56,14 @@ def convert(source: str | Path, destination: str | Path) -> Path:
     if destination.exists() or destination.is_symlink():
         raise ValueError(f"{destination} exists already: name a new folder")
     files = find_pickles(source)
-    load = _loader()
+    import_torch()
     destination.absolute().parent.mkdir(parents=True, exist_ok=True)
     parent = destination.absolute().parent
     with tempfile.TemporaryDirectory(dir=parent, prefix=f".{destination.name}-") as scratch:
         folder = Path(scratch) / "checkpoint"
         folder.mkdir()
         with (folder / SINGLE).open("wb") as handle:
-            _write(handle, files, load)
+            _write(handle, files)
             handle.flush()
             os.fsync(handle.fileno())
         for file in sorted(source.iterdir()):
@@ -111,49 +108,27 @@ def find_pickles(source: Path) -> list[Path]:
     return found
 
 
-def _loader() -> Callable[[Path], dict[str, Any]]:
-    """Return a function that reads a pickled file; torch is imported only here."""
-    try:
-        import torch
-    except ImportError:
-        message = "converting pickled weights needs torch: pip install 'specjax[bridge]'"
-        raise ImportError(message) from None
-
-    def load(file: Path) -> dict[str, Any]:
-        try:  # files older than torch 1.6 are no zip and cannot be mapped
-            mapped = zipfile.is_zipfile(file)
-            state = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
-        except pickle.UnpicklingError as error:  # torch's own text advises to read it all the same
-            asked = re.search(r"GLOBAL (\S+)", str(error))
-            reason = "unpickling fails" if asked is None else f"it would run {asked[1]}"
-            raise ValueError(
-                f"{file} is damaged, or holds more than tensors: {reason}; ask its author for "
-                "safetensors"
-            ) from None
-        except Exception as error:  # torch raises half a dozen kinds
-            reason = str(error).splitlines()[0] if str(error) else repr(error)
-            message = f"{file} is damaged, or holds more than tensors: {reason}"
-            raise ValueError(message) from None
-        if isinstance(state, dict) and isinstance(state.get("state_dict"), dict):
-            state = state["state_dict"]
-        if not isinstance(state, dict) or not state:
-            raise ValueError(f"{file} does not hold tensors by name")
-        for name, value in state.items():
-            if not isinstance(name, str) or not isinstance(value, torch.Tensor):
-                raise ValueError(f"{file} does not hold tensors by name: {name!r}")
-            if _dtype(value) not in STORED or value.layout != torch.strided:
-                raise ValueError(f"{file}: {name} is {value.dtype} {value.layout}, not convertible")
-        return translate(state)
-
-    return load
+def _load(file: Path) -> dict[str, Any]:
+    """Return the tensors of a pickled file by vLLM's names."""
+    torch, state = import_torch(), load_pickle(file)
+    if isinstance(state, dict) and isinstance(state.get("state_dict"), dict):
+        state = state["state_dict"]
+    if not isinstance(state, dict) or not state:
+        raise ValueError(f"{file} does not hold tensors by name")
+    for name, value in state.items():
+        if not isinstance(name, str) or not isinstance(value, torch.Tensor):
+            raise ValueError(f"{file} does not hold tensors by name: {name!r}")
+        if _dtype(value) not in STORED or value.layout != torch.strided:
+            raise ValueError(f"{file}: {name} is {value.dtype} {value.layout}, not convertible")
+    return translate(state)
 
 
-def _write(handle: BinaryIO, files: list[Path], load: Callable[[Path], dict[str, Any]]) -> None:
+def _write(handle: BinaryIO, files: list[Path]) -> None:
     """Write a header for all files' tensors, then the tensors, in the same order."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for file in files:
-        for name, value in load(file).items():
+        for name, value in _load(file).items():
             if name in header:
                 raise ValueError(f"{file} repeats {name}, which another shard holds")
             start, end = end, end + value.numel() * value.element_size()
@@ -163,7 +138,7 @@ def _write(handle: BinaryIO, files: list[Path], load: Callable[[Path], dict[str,
     text += b" " * (-len(text) % 8)
     handle.write(len(text).to_bytes(8, "little") + text)
     for file in files:
-        for value in load(file).values():
+        for value in _load(file).values():
             handle.write(_bytes(value))
 
 

@@ -2,16 +2,25 @@
 
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from safetensors import safe_open
 from safetensors.numpy import save
 
 from specjax.host.files import read_json_object, write_json
 from specjax.weights.load import SINGLE
-from specjax.weights.speculators import is_speculators, kind_of, to_speculators, translate
+from specjax.weights.speculators import (
+    as_vllm_reads,
+    is_speculators,
+    mask_of,
+    to_speculators,
+    translate,
+)
 
 LAYOUTS = ("speculators", "vllm")
+USUAL_K = 5  # of a head that does not say how many tokens it was trained to draft
 
 
 def convert_head(
@@ -20,7 +29,7 @@ def convert_head(
     layout: str,
     method: str,
     verifier: str | None = None,
-    num_speculative_tokens: int = 5,
+    num_speculative_tokens: int | None = None,
 ) -> Path:
     """Write a head in another layout; return the destination.
 
@@ -28,12 +37,13 @@ def convert_head(
     ``layers.0`` in the speculators format.
 
     Args:
-        source: the folder of a head, in either layout.
+        source: the folder of a head, in either layout or in SpecForge's.
         destination: a new folder, which appears whole or not at all.
         layout: "speculators", or "vllm" for vLLM's own.
         method: the head's method of speculation.
         verifier: the target, for "speculators".
-        num_speculative_tokens: K of its proposal method, likewise.
+        num_speculative_tokens: K of its proposal method, likewise; None: as many as its block has
+            (``block_size``), else 5.
 
     Raises:
         ValueError: the destination exists, there is no such layout, the head is in it already, or
@@ -47,15 +57,18 @@ def convert_head(
     if not (source / SINGLE).is_file():
         raise ValueError(f"{source} is no head in one file: no {SINGLE} in it")
     raw = read_json_object(source / "config.json")
-    if is_speculators(raw) == (layout == "speculators"):
+    found = is_speculators(raw)
+    written = (
+        {**translate(raw), "torch_dtype": raw.get("torch_dtype", "bfloat16")}
+        if found
+        else as_vllm_reads(raw)
+    )
+    if (found and layout == "speculators") or (written == raw and layout == "vllm"):
         raise ValueError(f"{source} is in the layout {layout!r} already")
-    kind = kind_of(raw) if is_speculators(raw) else method
-    if layout == "vllm":
-        written = {**translate(raw), "torch_dtype": raw.get("torch_dtype", "bfloat16")}
-    else:
-        if kind == "eagle3" and any(raw.get(key) is not None for key in ("pard_token", MASK)):
-            kind = "peagle"
-        written = to_speculators(raw, kind, num_speculative_tokens, verifier)
+    if layout == "speculators":
+        kind = "peagle" if method == "eagle3" and mask_of(raw) is not None else method
+        number = num_speculative_tokens or usual_k(written, kind)
+        written = to_speculators(written, kind, number, verifier)
     destination.absolute().parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=destination.absolute().parent) as scratch:
         folder = Path(scratch) / "head"
@@ -69,7 +82,10 @@ def convert_head(
     return destination
 
 
-MASK = "mask_token_id"
+def usual_k(raw: Mapping[str, Any], kind: str) -> int:
+    """Return how many tokens a head drafts: a block, whose first one DFlash already knows."""
+    size, anchor = raw.get("block_size"), raw.get("sample_from_anchor", kind == "dspark")
+    return max(size - (not anchor), 1) if isinstance(size, int) else USUAL_K
 
 
 def copy_weights(source: Path, destination: Path, *, renamed: bool) -> None:

@@ -16,16 +16,14 @@ from specjax.models.config import (
     SpeculatorConfig,
 )
 from specjax.weights.hf_config import parse_config, text_config
-from specjax.weights.speculators import MASKS, read_facts
+from specjax.weights.mask_embedding import has_mask_embedding
+from specjax.weights.speculators import MASKS, mask_of, read_facts
 
 Raw = Mapping[str, Any]
 EAGLE = {"LlamaForCausalLM": "LlamaForCausalLM", "EagleLlamaForCausalLM": "LlamaForCausalLM"}
 EAGLE3 = {
     "LlamaForCausalLM": "LlamaForCausalLM",
     "LlamaForCausalLMEagle3": "LlamaForCausalLM",
-    "PEagleDraftModel": "LlamaForCausalLM",
-    "PeagleLlamaForCausalLM": "LlamaForCausalLM",
-    "PeagleQwen3ForCausalLM": "Qwen3ForCausalLM",
     "Eagle3LlamaForCausalLM": "LlamaForCausalLM",
     "Qwen3ForCausalLM": "Qwen3ForCausalLM",
     "Eagle3Qwen3ForCausalLM": "Qwen3ForCausalLM",
@@ -67,13 +65,10 @@ def read_head_config(folder: Path, method: str, target: ModelConfig) -> HeadConf
     if not path.is_file():
         raise ValueError(f"{folder} is not a folder of a drafting head: no config.json in it")
     raw = read_facts(folder)
-    if (folder / "mask_embedding.pt").exists():
-        raise ValueError(
-            f"{folder}: mask_embedding.pt, a mask's own embedding, is not implemented: use a head "
-            "whose mask is an ordinary token"
-        )
     try:
         config = PARSERS[method](raw, target)
+        if isinstance(config, BlockConfig) and has_mask_embedding(folder):
+            config = dataclasses.replace(config, mask_embedding=True)
         check_belongs(config, target)
     except ValueError as error:
         raise ValueError(f"{folder} does not serve as method={method!r}: {error}") from None
@@ -160,9 +155,7 @@ def read_mask(raw: Raw) -> int:
     Raises:
         ValueError: it has none.
     """
-    found = [(raw.get("dflash_config") or {}).get("mask_token_id")]
-    found += [raw.get(key) for key in MASKS]
-    mask = next((value for value in found if value is not None), None)
+    mask = mask_of(raw)
     if not isinstance(mask, int):
         raise ValueError(
             f"parallel drafting needs a mask token, and its config.json has none of "
@@ -271,8 +264,6 @@ def parse_dflash(raw: Raw, target: ModelConfig) -> BlockConfig:
     ``target_layer_ids`` number layers from 0, a tap is what follows one: i is tap i + 1.
     """
     own = raw.get("dflash_config") or {}
-    if own.get("use_aux_hidden_state") is False:
-        raise ValueError("a head without tapped layers (use_aux_hidden_state false) is no DFlash")
     if own.get("sample_from_anchor"):
         raise ValueError("sample_from_anchor is DSpark's, vLLM does not draft DFlash so either")
     if own.get("mask_token_id") is None:
@@ -281,9 +272,8 @@ def parse_dflash(raw: Raw, target: ModelConfig) -> BlockConfig:
 
 
 def parse_dspark(raw: Raw, target: ModelConfig) -> BlockConfig:
-    """Read a DSpark head's config; SpecForge has its fields inside ``dflash_config``."""
+    """Read a DSpark head's config."""
     own = raw.get("dflash_config") or {}
-    raw = {**own, **raw}
     if raw.get("markov_head_type", "vanilla") != "vanilla":
         raise ValueError(
             f"markov_head_type={raw['markov_head_type']!r} is not implemented: use 'vanilla'"
@@ -305,6 +295,8 @@ def parse_dspark(raw: Raw, target: ModelConfig) -> BlockConfig:
 
 def parse_layers(raw: Raw, own: Raw, target: ModelConfig, **facts: Any) -> BlockConfig:
     """Return a block head's config: ``facts``, its layers, and their attention."""
+    if own.get("use_aux_hidden_state", raw.get("use_aux_hidden_state")) is False:
+        raise ValueError("a head without tapped layers (use_aux_hidden_state false) is no DFlash")
     for key, off in NOT_IN_BLOCKS.items():
         value = own.get(key, raw.get(key))
         if value not in off:

@@ -11,9 +11,16 @@ import numpy as np
 
 from specjax.core.types import PyTree
 from specjax.models.build import HeadConfig, shapes
-from specjax.models.config import WITH_LAYERS, LstmConfig, MedusaConfig, SpeculatorConfig
+from specjax.models.config import (
+    WITH_LAYERS,
+    BlockConfig,
+    LstmConfig,
+    MedusaConfig,
+    SpeculatorConfig,
+)
 from specjax.weights.head_configs import vocabulary
 from specjax.weights.load import check_tensors, find_tensors, place, stored_leaf
+from specjax.weights.mask_embedding import MASK, read_mask_embedding
 from specjax.weights.names import Route, fused_part, head_name, members
 from specjax.weights.quantization import Source
 from specjax.weights.reader import Part, read_tensor
@@ -75,7 +82,7 @@ def read_head(
     parts: dict[str, list[tuple[Part, tuple[int, ...]]]] = {}  # the stored tensors each is made of
     for path, leaf in paths(shapes(config)).items():
         stored = holder(config, path, entries)
-        if path == ("vocab_rows",) or (stored in lends and stored not in entries):
+        if stored in ("vocab_rows", MASK) or (stored in lends and stored not in entries):
             continue
         if path[0] == "lm_heads" and stored in entries and entries[stored].shape[:1] == (size,):
             leaf = jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype)  # cut below
@@ -91,6 +98,10 @@ def read_head(
         leaf = stored_leaf(sources, leaves[stored]) if keep_dtype else leaves[stored]
         where = device(tuple(stored.split(".")), leaf.shape) if callable(device) else device
         own[stored] = read_tensor(found, leaf, where)
+    if isinstance(config, BlockConfig) and config.mask_embedding:
+        value = read_mask_embedding(folder, config)
+        where = device((MASK,), value.shape) if callable(device) else device
+        own[MASK] = jax.device_put(value.astype(config.block.dtype), where)
     if rows is None:
         return own, None
     if isinstance(config, WITH_LAYERS):

@@ -14,10 +14,13 @@ from specjax.host.files import read_json_object
 
 Raw = Mapping[str, Any]
 KINDS = ("eagle3", "peagle", "dflash", "dspark")
+EAGLES = ("eagle3", "peagle")
 VERSION = "0.9.0"  # of the package speculators, whose layout is written
-EAGLE3 = {
-    "eagle3": {"llama": "Eagle3LlamaForCausalLM", "qwen3": "Eagle3Qwen3ForCausalLM"},
-    "peagle": {"llama": "PeagleLlamaForCausalLM", "qwen3": "PeagleQwen3ForCausalLM"},
+EAGLE3 = {"llama": "Eagle3LlamaForCausalLM", "qwen3": "Eagle3Qwen3ForCausalLM"}
+RENAMED = {  # P-EAGLE's names, which vLLM refuses outside the speculators format
+    "PEagleDraftModel": EAGLE3["llama"],
+    "PeagleLlamaForCausalLM": EAGLE3["llama"],
+    "PeagleQwen3ForCausalLM": EAGLE3["qwen3"],
 }
 CLASSES = {
     "eagle3": ("Eagle3DraftModel", "Eagle3SpeculatorConfig"),
@@ -31,7 +34,7 @@ OWN = {  # the fields of a head that are not its block's, and EAGLE-3's defaults
         "norm_output": False,
     },
     "peagle": {"norm_before_residual": False, "norm_before_fc": False},
-    "dflash": {},
+    "dflash": {"block_size": None},
     "dspark": dict.fromkeys(
         ("mask_token_id", "markov_rank", "markov_head_type", "block_size",
          "enable_confidence_head", "confidence_head_with_markov")
@@ -60,7 +63,26 @@ def read_facts(folder: Path) -> Raw:
         ValueError: it is a speculators config of an unknown kind, or one that lacks a field.
     """
     raw = read_json_object(folder / "config.json")
-    return translate(raw) if is_speculators(raw) else raw
+    return translate(raw) if is_speculators(raw) else as_vllm_reads(raw)
+
+
+def as_vllm_reads(raw: Raw) -> Raw:
+    """Return a head's own config with the names, and in the places, that vLLM knows.
+
+    SpecForge writes DSpark's fields inside ``dflash_config``, where vLLM does not look, and an
+    architecture of P-EAGLE that vLLM refuses.
+    """
+    named = list(raw.get("architectures") or ())
+    if any(one in RENAMED for one in named):
+        raw = {**raw, "architectures": [RENAMED.get(one, one) for one in named]}
+    own = raw.get("dflash_config")
+    if not own or not any("DSpark" in one for one in named):
+        return raw
+    known = (*OWN["dspark"], "target_layer_ids", "sample_from_anchor")
+    inside = {key: own[key] for key in known if key in own}
+    rest = {key: value for key, value in own.items() if key not in known}
+    outside = {key: value for key, value in raw.items() if key != "dflash_config"}
+    return inside | outside | ({"dflash_config": rest} if rest else {})
 
 
 def translate(raw: Raw) -> Raw:
@@ -73,7 +95,7 @@ def translate(raw: Raw) -> Raw:
     block = raw.get("transformer_layer_config")
     if not isinstance(block, dict):
         raise ValueError(f"a speculators config needs transformer_layer_config, got {block!r}")
-    layers = raw.get("eagle_aux_hidden_state_layer_ids" if kind in EAGLE3 else TAPS)
+    layers = raw.get("eagle_aux_hidden_state_layer_ids" if kind in EAGLES else TAPS)
     facts = {
         **block,
         "draft_vocab_size": raw.get("draft_vocab_size"),
@@ -83,14 +105,14 @@ def translate(raw: Raw) -> Raw:
         facts["target_hidden_size"] = raw["target_hidden_size"]
     if layers:
         facts["eagle_aux_hidden_state_layer_ids"] = layers
-    if kind in EAGLE3:
+    if kind in EAGLES:
         model_type = block.get("model_type", "llama")
-        if model_type not in EAGLE3[kind]:
+        if model_type not in EAGLE3:
             raise ValueError(
                 f"a speculators head of model_type {model_type!r} is not implemented: known are "
-                f"{', '.join(EAGLE3[kind])}"
+                f"{', '.join(EAGLE3)}"
             )
-        facts["architectures"] = [EAGLE3[kind][model_type]]
+        facts["architectures"] = [EAGLE3[model_type]]
         return facts | ({"pard_token": raw.get("mask_token_id")} if kind == "peagle" else {})
     if not layers:
         raise ValueError(f"a speculators {kind} config needs {TAPS}, the layers that it taps")
@@ -172,10 +194,15 @@ def to_speculators(
     """
     if kind not in KINDS:
         raise ValueError(f"the speculators format has no {kind!r} heads, only {', '.join(KINDS)}")
-    own = raw.get("dflash_config") or {}
-    eagle = kind in EAGLE3
+    own, eagle = raw.get("dflash_config") or {}, kind in EAGLES
     if raw.get("kv_lora_rank") is not None:
         raise ValueError("the speculators format has no heads with latent attention (MLA)")
+    for key, value in own.items():
+        if key not in CARRIED and value is not None and value != IDLE.get(key, False):
+            raise ValueError(
+                f"the speculators format has no place for dflash_config's {key}={value!r}: keep "
+                "the head in vLLM's own layout."
+            )
     moved = {*OWN[kind], *NOT_BLOCKS, "dflash_config"}
     block = {key: value for key, value in raw.items() if key not in moved}
     qwen3 = not eagle or "Qwen3" in " ".join(raw.get("architectures") or ())
@@ -184,8 +211,6 @@ def to_speculators(
     if not taps and not eagle:
         layers = own.get("target_layer_ids") or raw.get("target_layer_ids") or ()
         taps = [layer + 1 for layer in layers]
-    mask = next((value for value in (own.get("mask_token_id"), *map(raw.get, MASKS)) if value
-                 is not None), None)  # fmt: skip
     facts = {
         **{key: raw.get(key, default if eagle else None) for key, default in OWN[kind].items()},
         "draft_vocab_size": raw.get("draft_vocab_size") or raw.get("vocab_size"),
@@ -195,13 +220,16 @@ def to_speculators(
     if eagle and "norm_before_residual" not in raw:
         facts["norm_before_residual"] = False  # vLLM's default in its own layout
     if kind != "eagle3":
-        facts["mask_token_id"] = mask
+        facts["mask_token_id"] = mask_of(raw)
+    if not eagle:
+        block |= sliding(raw, own)
+        facts["block_size"] = raw.get("block_size") or num_speculative_tokens + (kind == "dflash")
     if kind == "dflash":
         facts["sliding_window_non_causal"] = not is_causal(raw, own)
-        facts["block_size"] = num_speculative_tokens + 1
     if kind == "dspark":
         facts["sample_from_anchor"] = raw.get("sample_from_anchor", True)
-        facts["block_size"] = raw.get("block_size") or num_speculative_tokens
+        if own.get("causal") is not None or own.get("use_swa"):
+            block["is_causal"] = is_causal(raw, own)
     proposal = {"proposal_type": "greedy", "speculative_tokens": num_speculative_tokens}
     return {
         "architectures": [CLASSES[kind][0]],
@@ -219,6 +247,8 @@ def to_speculators(
     }
 
 
+CARRIED = ("mask_token_id", "target_layer_ids", "causal", "use_swa", "swa_window_size")
+IDLE = {"use_aux_hidden_state": True, "attention_value_scale": 1.0}  # as if absent; others: False
 MASKS = ("mask_token_id", "dspark_noise_token_id", "pard_token", "ptd_token_id")
 NOT_BLOCKS = {  # fields of vLLM's own layout that go to the top, or away
     *("architectures", "draft_vocab_size", "target_hidden_size", "target_layer_ids"),
@@ -227,8 +257,25 @@ NOT_BLOCKS = {  # fields of vLLM's own layout that go to the top, or away
 }
 
 
+def mask_of(raw: Raw) -> Any:
+    """Return the mask token of a head that drafts in parallel: vLLM's keys, the first found."""
+    own = raw.get("dflash_config") or {}
+    found = (own.get("mask_token_id"), *map(raw.get, MASKS))
+    return next((value for value in found if value is not None), None)
+
+
+def sliding(raw: Raw, own: Raw) -> dict[str, Any]:
+    """Return the block's fields for what ``dflash_config`` says of sliding windows."""
+    facts: dict[str, Any] = {}
+    if own.get("swa_window_size") is not None:
+        facts["sliding_window"] = own["swa_window_size"]
+    if own.get("use_swa") and "sliding_attention" not in (raw.get("layer_types") or ()):
+        facts["layer_types"] = ["sliding_attention"] * raw["num_hidden_layers"]
+    return facts
+
+
 def is_causal(raw: Raw, own: Raw) -> bool:
-    """Return whether a DFlash head's layers are causal.
+    """Return whether the layers of a DFlash or DSpark head are causal.
 
     Raises:
         ValueError: some are and some are not, which the speculators format cannot say.

@@ -153,7 +153,7 @@ def test_a_key_that_is_split_is_refused_with_the_remedy():
 
 def test_every_drafter_that_samples_is_in_the_table():
     names = [pair.name for pair in shipped_pairs()]
-    assert len(set(names)) == len(names) == 25
+    assert len(set(names)) == len(names) == 31
     with pytest.raises(
         ValueError, match="there is no 'eagle5': choose from draft_model, rejection"
     ):

@@ -185,6 +185,7 @@ CHOICES = "[(0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0)]"
 GROWN = {
     "eagle": {"tree": {"depth": 3, "top_k": 2, "num_nodes": 6}},
     "medusa": {"speculative_token_tree": CHOICES},
+    "dflash": {"tree": {"depth": 3, "top_k": 2, "num_nodes": 6}},  # DDTree
 }
 
 

@@ -18,7 +18,7 @@ def seen(accepted: list[int], depth: int, seconds: float | None = None) -> Seen:
     return Seen(len(accepted), depth, 1, *count_positions(accepted, depth), seconds)
 
 
-def test_the_best_fixed_k_is_lost_by_at_most_three_percent_whatever_the_load():
+def test_three_percent_of_the_best_fixed_k_are_lost_at_most_over_a_changing_load():
     shares = []
     for seed in range(3):
         found = under_load(by_throughput([0, 1, 3], 64), LOAD, COSTS, noise=0.1, seed=seed)

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from specjax.core.types import Engine, Params
+from specjax.core.types import Engine, Observation, Params
 from specjax.drafters.draft_model import draft_model
 from specjax.drafters.fallback import Both, fallback
 from specjax.drafters.hierarchical import hierarchical
@@ -90,6 +90,17 @@ def test_the_fallback_drafts_where_the_first_finds_nothing_and_only_there():
         assert getattr(both, name).shape == getattr(theirs, name).shape
 
 
-def test_two_drafters_that_read_different_layers_are_refused():
-    with pytest.raises(ValueError, match=r"reads the layers \(1,\), the second \(2,\)"):
-        fallback(NGRAM._replace(taps=(1,)), NGRAM._replace(taps=(2,)))
+def test_each_of_two_drafters_is_shown_the_layers_that_it_reads():
+    def reading(*taps):
+        return NGRAM._replace(
+            taps=taps, observe=lambda params, state, text, observation, window: observation.taps
+        )
+
+    third = fallback(reading(2), reading(1, 4))
+    both = fallback(third, reading(3))
+    assert (third.taps, both.taps) == ((1, 2, 4), (1, 2, 3, 4))
+    shown = np.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)  # [B, P, A, D]
+    empty = Both(Both(None, None), None)
+    seen = both.observe(empty, empty, None, Observation(None, None, shown, None, None), 0)
+    for found, layers in ((seen.first.first, [1]), (seen.first.second, [0, 3]), (seen.second, [2])):
+        np.testing.assert_array_equal(found, shown[:, :, layers])

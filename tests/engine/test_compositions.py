@@ -9,8 +9,11 @@ PROMPTS = [entry["turns"][0] for entry in prompts()][3:7]
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 3}
 DRAFT = {"model": "bundled:draft", "num_speculative_tokens": 4}
 EAGLE3 = {"method": "eagle3", "model": "bundled:eagle3", "num_speculative_tokens": 3}
+DFLASH = {"method": "dflash", "model": "bundled:dflash", "num_speculative_tokens": 3}
 CONFIGS = {
-    "n-gram, then a head": {**NGRAM, "fallback": EAGLE3},
+    "n-gram, then a head, then one that reads other layers": {
+        **NGRAM, "fallback": {**EAGLE3, "fallback": DFLASH},
+    },
     "suffix, then a draft model": {
         "method": "suffix", "num_speculative_tokens": 4, "fallback": DRAFT,
     },

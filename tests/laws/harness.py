@@ -254,6 +254,7 @@ GROWN = {
     "medusa": with_head("medusa", BUSH),
     "dflash": with_head("dflash", BEST),
     "dspark": with_head("dspark", BUSH),
+    "peagle": with_head("peagle", BEST),
 }
 PLAIN = none
 LISTENER = hidden_states(len(TAPS), TINY.hidden_size, TINY.dtype)

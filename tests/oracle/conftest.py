@@ -1,10 +1,13 @@
 """``vllm(name, job)``: the answer of a live vLLM (marked ``oracle``), or the recorded one."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from specjax.bundled import BUNDLED
 from specjax.oracle.ask import ask
@@ -13,6 +16,7 @@ from specjax.weights.convert_head import convert_head
 from tests.checkpoints import architectures
 from tests.checkpoints.cycle import build
 from tests.checkpoints.foreign import foreign_draft
+from tests.checkpoints.heads import DFLASH_MASK
 from tests.oracle import recordings, table
 
 LIVE = pytest.param("live", marks=pytest.mark.oracle)
@@ -22,13 +26,29 @@ LIVE = pytest.param("live", marks=pytest.mark.oracle)
 def checkpoints(tmp_path_factory) -> dict[str, Path]:
     """Name every checkpoint that vLLM is asked about: shipped, cycle, architectures, foreign."""
     cycle = build(tmp_path_factory.mktemp("cycle"))
-    for kind, method in (("eagle3", "eagle3"), ("peagle", "eagle3"), ("dflash", "dflash")):
+    for kind in ("eagle3", "peagle", "dflash", "dspark"):
+        method = "eagle3" if kind == "peagle" else kind
         folder = cycle[kind].parent / f"{kind}_speculators"
         cycle[folder.name] = convert_head(cycle[kind], folder, "speculators", method, None, 3)
+    published = cycle["peagle_speculators"]
+    back = published.parent / "peagle_converted"
+    cycle["peagle_converted"] = convert_head(published, back, "vllm", "eagle3")
+    cycle["dflash_mask"] = with_mask_embedding(cycle, back.parent / "dflash_mask")
     foreign = {"foreign": foreign_draft(tmp_path_factory.mktemp("foreign"))}
     tiny = architectures.build(tmp_path_factory.mktemp("architectures"))
     named = {f"cycle/{name}": folder for name, folder in cycle.items()}
     return BUNDLED | foreign | named | {f"tiny/{name}": folder for name, folder in tiny.items()}
+
+
+def with_mask_embedding(cycle: dict[str, Path], folder: Path) -> Path:
+    """Copy the DFlash head, with an embedding of its mask that is not quite the vocabulary's."""
+    torch = pytest.importorskip("torch", reason="pip install 'specjax[bridge]'")
+    shutil.copytree(cycle["dflash"], folder)
+    embeddings = load_file(cycle["target"] / "model.safetensors")["model.embed_tokens.weight"]
+    noise = np.random.default_rng(0).normal(size=embeddings.shape[1]).astype(np.float32)
+    own = torch.from_numpy(embeddings[DFLASH_MASK] + embeddings.std() * noise)
+    torch.save({"embedding": own, "mask_token_id": DFLASH_MASK}, folder / "mask_embedding.pt")
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -24,12 +24,15 @@ METHODS = {  # name: (target, method, head's checkpoint, K)
     "peagle_speculators": ("target", "eagle3", "peagle_speculators", 2),
     "dflash_speculators": ("target", "dflash", "dflash_speculators", 2),
     "peagle": ("target", "eagle3", "peagle", 2),
+    "peagle_converted": ("target", "eagle3", "peagle_converted", 2),  # from the speculators format
     "dflash": ("target", "dflash", "dflash", 2),
     "dflash_causal": ("target", "dflash", "dflash_causal", 2),
     "dflash_sliding": ("target", "dflash", "dflash_sliding", 2),
     "dflash_reduced": ("target", "dflash", "dflash_reduced", 2),
     "dflash_mixed": ("target", "dflash", "dflash_mixed", 2),
+    "dflash_mask": ("target", "dflash", "dflash_mask", 2),  # with mask_embedding.pt
     "dspark": ("target", "dspark", "dspark", 2),
+    "dspark_speculators": ("target", "dspark", "dspark_speculators", 2),
     "pard": ("target", "draft_model", "pard", 2),
     "medusa": ("target", "medusa", "medusa", K),
     "medusa_original": ("target", "medusa", "medusa_original", K),
@@ -37,8 +40,8 @@ METHODS = {  # name: (target, method, head's checkpoint, K)
     "deepseek": ("deepseek", "mtp", None, K),
     "deepseek_experts": ("deepseek_experts", "mtp", None, K),
 }
-V2 = ("dflash_mixed", "dspark")  # what vLLM's other runner alone drafts
-AT_ONCE = ("peagle", "peagle_speculators", "pard")
+V2 = ("dflash_mixed", "dspark", "dspark_speculators")  # what vLLM's other runner alone drafts
+AT_ONCE = ("peagle", "peagle_converted", "peagle_speculators", "pard")
 
 
 def job(target: str, config: dict | None) -> dict:

@@ -5,7 +5,7 @@ import pytest
 from specjax.testing import check_drafter
 from specjax.testing.laws import LAWS
 from specjax.testing.subject import Subject
-from tests.testing.broken import BROKEN, good, takes_anything
+from tests.testing.broken import BROKEN, GOOD, counter, good, large, of, takes_anything
 
 
 def test_a_good_drafter_passes_and_is_reported():
@@ -37,6 +37,38 @@ def test_the_error_begins_with_the_law():
         check_drafter(takes_anything)
     with pytest.raises(AssertionError, match=r"^well formed: node 0 must be valid and carry"):
         check_drafter(BROKEN["well formed"])
+
+
+def floats(params, state, text, sampling, keys, window):
+    draft, state = GOOD.propose(params, state, text, sampling, keys, window)
+    return draft._replace(tokens=draft.tokens.astype(float)), state
+
+
+def narrower(params, state, text, sampling, keys, window):
+    draft, _ = GOOD.propose(params, (), text, sampling, keys, window)
+    return draft, state[:, :1]
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"propose": floats}, r"Draft\.tokens is float32\[4, 5\], expected int32\[4, 5\]"),
+        (
+            {"propose": narrower, "init": large},
+            r"propose turns the state float32\[4, .*\[4, 1, 64\]",
+        ),
+        ({"init": counter, "observe": lambda *args: args[1] * 1.0}, "turns the state int32"),
+    ],
+)
+def test_what_has_another_form_is_named_before_jax_speaks(parts, message):
+    with pytest.raises(AssertionError, match=f"^well formed: .*{message}"):
+        check_drafter(of(GOOD._replace(**parts)))
+
+
+def test_the_tiny_target_has_the_layers_that_a_drafter_reads():
+    subject = Subject(of(GOOD._replace(taps=(2, 8))), 4, {})
+    assert subject.config.num_layers == 8
+    LAWS["lossless"](subject)
 
 
 @pytest.mark.parametrize(

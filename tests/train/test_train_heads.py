@@ -1,6 +1,7 @@
 """Laws of training heads: shards are what is extracted, and unrolling is what drafting does."""
 
 import dataclasses
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -415,6 +416,9 @@ def test_answers_are_learned_from(source, target, trained, tmp_path):
         kind="eagle3", out=str(tmp_path / "run"), source=said, start=start, steps=2, unroll=1
     )
     run = train_head(config)
+    (listed,) = json.loads((tmp_path / "run" / "manifest.json").read_text())["files"]
+    digest = hashlib.sha256((tmp_path / "answers.jsonl").read_bytes()).hexdigest()
+    assert (listed[0], listed[2]) == ("answers.jsonl", digest)
     assert read_head_config(run.folder, "eagle3", FACTS) == read_head_config(
         Path(start), "eagle3", FACTS
     )

@@ -14,7 +14,7 @@ from specjax import LLM, SamplingParams
 from specjax.bundled import BUNDLED
 from specjax.engine.options.methods import direct, infer_method
 from specjax.engine.options.speculative import SpeculativeConfig
-from specjax.models.build import init_params
+from specjax.models.build import build_block_head, init_params
 from specjax.weights.convert_head import convert_head
 from specjax.weights.head_configs import read_head_config
 from specjax.weights.heads import load_head, name, paths
@@ -34,6 +34,7 @@ KINDS = {  # our kind of head: (its config, method, parallel)
     ),
     "dspark": (h.DSPARK, "dspark", False),
 }
+VLLM_S = ("Eagle3LlamaForCausalLM", "DFlashDraftModel", "Qwen3DSparkModel")
 RAW = {
     "speculators_model_type": "eagle3",
     "speculators_config": {
@@ -69,6 +70,8 @@ def test_there_and_back_is_the_same_head(kind, tmp_path):
         loaded.append(load_head(folder, kind, config, target))
     for other in loaded[1:]:
         jax.tree.map(np.testing.assert_array_equal, loaded[0], other)
+    (named,) = json.loads((back / "config.json").read_text())["architectures"]
+    assert named in VLLM_S  # P-EAGLE's own are refused outside the speculators format
     raw = json.loads((there / "config.json").read_text())
     assert read_proposal(raw) == (method, 3, parallel, "bundled")
     assert not any(key.startswith("midlayer") for key in load_file(there / "model.safetensors"))
@@ -128,6 +131,59 @@ def test_defaults_and_numbers_of_layers_are_those_of_vllm_s_reader():
 
 
 @pytest.mark.parametrize(
+    ("kind", "inside"),
+    [
+        ("dflash", {"use_swa": True, "swa_window_size": 7}),
+        ("dflash", {"use_swa": True, "swa_window_size": 7, "causal": True}),
+        ("dspark", {"use_swa": True, "swa_window_size": 7}),
+        ("dspark", {"causal": True}),
+    ],
+)
+def test_what_dflash_config_says_of_attention_is_kept(kind, inside, tmp_path):
+    first = write(tmp_path / kind, kind)
+    raw = json.loads((first / "config.json").read_text())
+    number = raw["num_hidden_layers"]
+    raw |= {"layer_types": ["full_attention"] * number, "sliding_window": None}
+    raw["dflash_config"] = {**raw.get("dflash_config", {}), **inside}
+    if "causal" not in inside:
+        raw["dflash_config"].pop("causal", None)
+    (first / "config.json").write_text(json.dumps(raw))
+    there = convert_head(first, tmp_path / "there", "speculators", kind)
+    config = read_head_config(first, kind, h.TINY)
+    assert read_head_config(there, kind, h.TINY) == config
+    assert config.sliding_windows == (7 if "use_swa" in inside else None,) * number
+    assert config.causal == (bool(inside.get("causal")),) * number
+
+
+def test_a_head_says_how_many_tokens_it_is_served_with(tmp_path):
+    """One less than DFlash's block, which has the last token too; 5 where there is no block."""
+    for kind, facts, expected in (
+        ("dflash", {"block_size": 16}, 15),
+        ("dspark", {"block_size": 7}, 7),
+        ("dspark", {"block_size": 8, "sample_from_anchor": False}, 7),
+        ("dflash", {}, 5),
+        ("eagle3", {}, 5),
+    ):
+        one = tmp_path / f"{kind}{expected}{len(facts)}"
+        head = changed(write(one, kind), tmp_path / f"{one.name}changed", facts)
+        there = convert_head(head, tmp_path / f"{one.name}there", "speculators", kind)
+        raw = json.loads((there / "config.json").read_text())
+        assert read_proposal(raw).num_speculative_tokens == expected
+        if "block_size" in facts:
+            assert raw["block_size"] == facts["block_size"]
+
+
+@pytest.mark.parametrize("key", ["pard_token", "ptd_token_id", "dspark_noise_token_id"])
+def test_p_eagle_is_known_by_each_of_vllm_s_keys(key, tmp_path):
+    first = write(tmp_path / "peagle", "peagle")
+    raw = json.loads((first / "config.json").read_text())
+    raw[key] = raw.pop("mask_token_id")
+    (first / "config.json").write_text(json.dumps(raw))
+    there = convert_head(first, tmp_path / "there", "speculators", "eagle3")
+    assert read_head_config(there, "peagle", h.TINY) == KINDS["peagle"][0]
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"speculators_model_type": "hass"}, "'hass' is not implemented: known are eagle3"),
@@ -146,6 +202,10 @@ def test_a_folder_without_target_or_k_says_how_to_be_served(tmp_path):
     folder.mkdir()
     for own, message in (
         ({"proposal_methods": [{"speculative_tokens": 3}]}, "names no target .*pass the target"),
+        (
+            RAW["speculators_config"] | {"verifier": {"name_or_path": "Qwen/Qwen3-8B"}},
+            "names the target 'Qwen/Qwen3-8B', which is no folder here .*pass the target",
+        ),
         ({"proposal_methods": []}, "proposal_methods with speculative_tokens"),
     ):
         (folder / "config.json").write_text(json.dumps({**RAW, "speculators_config": own}))
@@ -169,6 +229,14 @@ def test_a_conversion_that_cannot_be_is_refused(tmp_path):
 def test_a_head_with_latent_attention_has_no_speculators_config():
     with pytest.raises(ValueError, match="no heads with latent attention"):
         to_speculators({"kv_lora_rank": 512}, "eagle3", 3, None)
+
+
+def test_a_field_without_a_place_in_the_speculators_format_is_refused():
+    own = {"mask_token_id": 5, "target_layer_ids": [0], "attention_value_scale": 0.7}
+    with pytest.raises(
+        ValueError, match=r"no place for dflash_config's attention_value_scale=0\.7"
+    ):
+        to_speculators({"dflash_config": own}, "dflash", 3, None)
 
 
 def test_a_dflash_head_of_mixed_causality_has_no_speculators_config(tmp_path):
@@ -199,6 +267,8 @@ BLOCK_FACTS = [
     ("dspark", {"markov_head_type": "gated"}, "markov_head_type='gated' is not implemented"),
     ("dspark", {"mask_token_id": None}, "lacks mask_token_id"),
     ("dspark", {"markov_rank": 0}, "needs a markov_rank above 0"),
+    ("dspark", {"use_aux_hidden_state": False}, "without tapped layers"),
+    ("peagle", {"mask_token_id": 999}, "mask_token_id=999 is no token: the vocabulary has 40"),
     ("dspark", {"target_layer_ids": [0, 9]}, r"taps layers \[1, 10\] of a target that has 2"),
     ("peagle", {"mask_token_id": None}, "needs a mask token, and its config.json has none of"),
 ]
@@ -219,6 +289,21 @@ def test_specforge_s_layout_has_dspark_s_fields_inside_dflash_config(tmp_path):
     own = {key: raw.pop(key) for key in inside}
     (folder / "config.json").write_text(json.dumps({**raw, "dflash_config": own}))
     assert read_head_config(folder, "dspark", h.TINY) == h.DSPARK
+    for layout in ("vllm", "speculators"):
+        there = convert_head(folder, tmp_path / layout, layout, "dspark")
+        assert read_head_config(there, "dspark", h.TINY) == h.DSPARK
+    assert json.loads((tmp_path / "vllm" / "config.json").read_text())["markov_rank"] == 6
+
+
+def test_specforge_s_p_eagle_gets_the_name_that_vllm_loads(tmp_path):
+    folder = changed(
+        write(tmp_path / "peagle", "peagle"),
+        tmp_path / "specforge",
+        {"architectures": ["PEagleDraftModel"]},
+    )
+    there = convert_head(folder, tmp_path / "there", "vllm", infer_method(str(folder)))
+    assert json.loads((there / "config.json").read_text())["architectures"] == list(VLLM_S[:1])
+    assert read_head_config(there, "peagle", h.TINY) == KINDS["peagle"][0]
 
 
 def test_layers_without_a_theta_have_vllm_s_million(tmp_path):
@@ -230,11 +315,43 @@ def test_layers_without_a_theta_have_vllm_s_million(tmp_path):
     assert config.block.rope.theta == 1e6
 
 
-def test_a_mask_with_an_embedding_of_its_own_is_refused(tmp_path):
-    folder = write(tmp_path / "dflash", "dflash")
-    (folder / "mask_embedding.pt").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"mask_embedding\.pt, .* not implemented"):
-        read_head_config(folder, "dflash", h.TINY)
+def test_a_mask_may_have_an_embedding_of_its_own(tmp_path):
+    """As XiaomiMiMo's: beside the vocabulary's, so that only masked places read it."""
+    torch = pytest.importorskip("torch", reason="pip install 'specjax[bridge]'")
+    folder, target = write(tmp_path / "dflash", "dflash"), {"layers": [], "embed_tokens": {}}
+    target["embed_tokens"]["weight"] = jnp.ones((h.VOCAB, 32))
+    state = {"embedding": torch.arange(32.0).bfloat16(), "mask_token_id": 5}
+    torch.save(state, folder / "mask_embedding.pt")
+    config = read_head_config(folder, "dflash", h.TINY)
+    assert config == dataclasses.replace(KINDS["dflash"][0], mask_embedding=True)
+    params = load_head(folder, "dflash", config, target)
+    np.testing.assert_array_equal(params["mask_embedding"], np.arange(32))
+
+    def forward(head, weights, tokens):
+        drafting = build_block_head(head)
+        cache, positions = drafting.init_cache(1, 16), jnp.arange(3)[None]
+        seen, places = jnp.ones((1, 3, 3), bool), jnp.arange(16)[None]
+        return drafting.forward(weights, tokens, positions, seen, places, cache, 16)[0]
+
+    plain = {key: value for key, value in params.items() if key != "mask_embedding"}
+    embedding = params["embed_tokens"]["weight"]
+    moved = plain | {"embed_tokens": {"weight": embedding.at[5].set(jnp.arange(32.0))}}
+    masked = jnp.asarray([[3, 5, 5]])
+    found = forward(config, params, masked)
+    np.testing.assert_array_equal(found, forward(KINDS["dflash"][0], moved, masked))
+    assert (found != forward(KINDS["dflash"][0], plain, masked)).any()
+
+    for wrong, message in (
+        (state | {"mask_token_id": 6}, "is of mask_token_id 6, config.json of 5"),
+        (state | {"embedding": torch.ones(31)}, r"an embedding of 32 numbers, got .*31"),
+        ({"weights": torch.ones(32)}, "an embedding of 32 numbers, got None"),
+    ):
+        torch.save(wrong, folder / "mask_embedding.pt")
+        with pytest.raises(ValueError, match=message):
+            load_head(folder, "dflash", config, target)
+    (folder / "mask_embedding.pt").write_bytes(b"no pickle")
+    with pytest.raises(ValueError, match="is damaged, or holds more than tensors"):
+        load_head(folder, "dflash", config, target)
 
 
 def test_a_draft_model_with_a_mask_token_drafts_in_parallel(pair, tmp_path):
@@ -245,6 +362,9 @@ def test_a_draft_model_with_a_mask_token_drafts_in_parallel(pair, tmp_path):
     with pytest.raises(ValueError, match="needs a mask token"):
         LLM(pair.target, speculative_config=config, max_model_len=64)
     raw = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**raw, "pard_token": 999999}))
+    with pytest.raises(ValueError, match="mask_token_id=999999 is no token"):
+        LLM(pair.target, speculative_config=config, max_model_len=64)
     (folder / "config.json").write_text(json.dumps({**raw, "pard_token": 259}))
     greedy = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
     plain = LLM(pair.target, max_model_len=64).generate("def", greedy)

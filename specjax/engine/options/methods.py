@@ -29,16 +29,18 @@ def direct(model: str | Path, given: Any) -> tuple[str | Path, Any]:
     overrides all but the method (vLLM's rule).
 
     Raises:
-        ValueError: the speculators config lacks them.
+        ValueError: the speculators config lacks them, or the target is not on this machine.
     """
     path = Path(BUNDLED.get(str(model), model)).expanduser() / "config.json"
     raw = read_json_object(path) if path.is_file() else {}
     if not is_speculators(raw):
         return model, given
     proposal = read_proposal(raw)
-    if proposal.verifier is None:
+    target = proposal.verifier
+    if target is None or not (target in BUNDLED or Path(target).expanduser().is_dir()):
+        named = "no target" if target is None else f"the target {target!r}, which is no folder here"
         raise ValueError(
-            f"{path} names no target (speculators_config.verifier.name_or_path): pass the target "
+            f"{path} names {named} (speculators_config.verifier.name_or_path): pass the target "
             "as model, and this folder as speculative_config's model."
         )
     own = {
@@ -47,7 +49,7 @@ def direct(model: str | Path, given: Any) -> tuple[str | Path, Any]:
         "method": proposal.method,
         "model": str(model),
     }
-    return proposal.verifier, own
+    return target, own
 
 
 def drafts_in_parallel(model: str | None) -> bool:

@@ -33,7 +33,8 @@ AT_LEAST = {  # smallest value of each number that has one
     "suffix_decoding_min_token_prob": 0, "posterior_alpha": 0, "draft_confidence_threshold": 0,
 }  # fmt: skip
 
-PARALLEL = ("eagle3", "draft_model")  # methods of P-EAGLE and PARD; block heads always are
+PARALLEL = ("eagle3", "draft_model")  # methods of P-EAGLE and PARD
+AT_ONCE = ("dflash", "dspark")  # that draft in parallel whatever is said, as vLLM's printed config
 
 # Options of a speculative_config that cannot change what specjax does.
 INERT = (
@@ -421,10 +422,15 @@ class SpeculativeConfig:
             object.__setattr__(self, name, value)
 
     def _check_method(self):
-        if self.parallel_drafting and self.method not in PARALLEL:
+        if self.parallel_drafting and self.method not in (*PARALLEL, *AT_ONCE):
             raise ValueError(
                 f"parallel_drafting works with method {' or '.join(map(repr, PARALLEL))}, got "
                 f"{self.method!r}: remove it."
+            )
+        if self.parallel_drafting and self.use_heterogeneous_vocab:
+            raise ValueError(
+                "parallel_drafting needs the mask token of a draft model of the target's "
+                "vocabulary, and use_heterogeneous_vocab is given: remove one of them."
             )
         if self.dspark_draft_topk is not None and self.method != "dspark":
             raise ValueError("dspark_draft_topk only works with method='dspark': remove it.")

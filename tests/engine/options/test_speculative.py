@@ -446,6 +446,10 @@ def test_every_rule_of_vllm_is_known_or_refused_by_name(rule):
     ("given", "message"),
     [
         ({**NGRAM, "parallel_drafting": True}, "parallel_drafting works with method 'eagle3' or"),
+        (
+            {**DRAFT, "parallel_drafting": True, "use_heterogeneous_vocab": True},
+            "and use_heterogeneous_vocab is given: remove one",
+        ),
         ({**DRAFT, "dspark_draft_topk": 2}, "dspark_draft_topk only works with method='dspark'"),
         ({**DRAFT, "dspark_draft_topk": 0}, "dspark_draft_topk=0 must be >= 1"),
         ({**DRAFT, "method": "peagle"}, "Unsupported speculative method: 'peagle'"),
@@ -454,6 +458,15 @@ def test_every_rule_of_vllm_is_known_or_refused_by_name(rule):
 def test_parallel_drafting_is_for_models_trained_for_it(given, message):
     with pytest.raises(ValueError, match=message):
         SpeculativeConfig.from_dict(given)
+
+
+def test_a_block_head_s_config_may_say_that_it_drafts_in_parallel():
+    """So vLLM prints it."""
+    for method in ("dflash", "dspark"):
+        given = {"model": f"bundled:{method}", "method": method, "num_speculative_tokens": 3}
+        plain = SpeculativeConfig.from_dict(given)
+        said = SpeculativeConfig.from_dict({**given, "parallel_drafting": True})
+        assert said.head_kind == plain.head_kind == method
 
 
 @pytest.mark.parametrize(
