@@ -63,7 +63,12 @@ def num_traces() -> tuple[int, int]:
 
 def well_formed(subject: Subject) -> None:
     """Check the drafts and states of the first rounds: shapes, types, root, parents, tokens."""
-    engine, state = subject.start(long_rows())
+    rows = long_rows()
+    engine, state = subject.start(rows)
+    empty = jax.eval_shape(
+        lambda params: engine.drafter.init(params, len(rows), h.CAPACITY), subject.params.draft
+    )
+    check_state(empty, state.drafter, "observe")
     for _ in range(NUM_ROUNDS):
         draft, after = propose(engine, subject.params.draft, state)
         check_draft(engine, jax.device_get(draft), jax.device_get(state))

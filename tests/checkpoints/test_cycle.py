@@ -196,4 +196,5 @@ def test_a_head_grows_trees_that_are_accepted_and_the_text_stays(built, plain, n
     assert [list(out.outputs[0].token_ids) for out in outputs] == plain
     assert counters.num_draft_tokens == 6 * counters.num_drafts
     assert len(counters.num_accepted_tokens_per_pos) == 3
-    assert counters.mean_acceptance_length > 2
+    chain = complete(built["target"], {**head, "num_speculative_tokens": 3})[1]
+    assert counters.mean_acceptance_length > chain.mean_acceptance_length > 1.2

@@ -34,7 +34,8 @@ KINDS = {  # our kind of head: (its config, method, parallel)
     ),
     "dspark": (h.DSPARK, "dspark", False),
 }
-VLLM_S = ("Eagle3LlamaForCausalLM", "DFlashDraftModel", "Qwen3DSparkModel")
+EAGLES = ["Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM"]
+VLLM_S = (*EAGLES, "DFlashDraftModel", "Qwen3DSparkModel")
 RAW = {
     "speculators_model_type": "eagle3",
     "speculators_config": {
@@ -302,8 +303,10 @@ def test_specforge_s_p_eagle_gets_the_name_that_vllm_loads(tmp_path):
         {"architectures": ["PEagleDraftModel"]},
     )
     there = convert_head(folder, tmp_path / "there", "vllm", infer_method(str(folder)))
-    assert json.loads((there / "config.json").read_text())["architectures"] == list(VLLM_S[:1])
-    assert read_head_config(there, "peagle", h.TINY) == KINDS["peagle"][0]
+    assert json.loads((there / "config.json").read_text())["architectures"] == EAGLES[:1]
+    found = read_head_config(there, "peagle", h.TINY)
+    assert found == read_head_config(folder, "peagle", h.TINY)
+    assert found.mask_token_id == 5
 
 
 def test_layers_without_a_theta_have_vllm_s_million(tmp_path):
