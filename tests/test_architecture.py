@@ -41,7 +41,7 @@ WORLD |= {"subprocess", "threading", "asyncio", "logging", "urllib", "http", "re
 LOCKED = {("specjax.kernels.call", "threading")}
 # Where another engine's package may be imported, always inside a function.
 LATE = {
-    "torch": {"specjax.weights.convert", "specjax.audit.peers"},
+    "torch": {"specjax.weights.pickled", "specjax.audit.peers"},
     "torch_npu": {"npu_bridge.runtime"},
     "ray": {"specjax.jobs.on_ray"},
     "llguidance": {"specjax.engine.grammar"},

@@ -143,10 +143,8 @@ def _write(handle: BinaryIO, files: list[Path]) -> None:
 
 
 def _bytes(value: Any) -> Any:
-    import torch
-
     flat = value.detach().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().data
+    return flat.view(import_torch().uint8).numpy().data
 
 
 def _dtype(value: Any) -> str:

@@ -4,6 +4,7 @@ Heads such as XiaomiMiMo/MiMo-V2.5-Pro-FP4-DFlash have it, where others take the
 embedding of ``mask_token_id``.
 """
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -35,8 +36,7 @@ def read_mask_embedding(folder: Path, config: BlockConfig) -> np.ndarray:
                 f"{config.mask_token_id}: take both from one head."
             )
         stored = stored.get("embedding")
-    size = config.block.hidden_size
-    if getattr(stored, "numel", lambda: None)() != size:
-        shape = getattr(stored, "shape", None)
+    size, shape = config.block.hidden_size, getattr(stored, "shape", None)
+    if stored is None or shape is None or math.prod(shape) != size:
         raise ValueError(f"{folder / FILE} needs an embedding of {size} numbers, got {shape}.")
     return stored.float().numpy().reshape(-1)
