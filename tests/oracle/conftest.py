@@ -44,9 +44,9 @@ def with_mask_embedding(cycle: dict[str, Path], folder: Path) -> Path:
     """Copy the DFlash head, with an embedding of its mask that is not quite the vocabulary's."""
     torch = pytest.importorskip("torch", reason="pip install 'specjax[bridge]'")
     shutil.copytree(cycle["dflash"], folder)
-    embeddings = load_file(cycle["target"] / "model.safetensors")["model.embed_tokens.weight"]
+    embeddings = load_file(folder / "model.safetensors")["embed_tokens.weight"]
     noise = np.random.default_rng(0).normal(size=embeddings.shape[1]).astype(np.float32)
-    own = torch.from_numpy(embeddings[DFLASH_MASK] + embeddings.std() * noise)
+    own = torch.from_numpy(embeddings[DFLASH_MASK] + 0.6 * embeddings.std() * noise)
     torch.save({"embedding": own, "mask_token_id": DFLASH_MASK}, folder / "mask_embedding.pt")
     return folder
 
