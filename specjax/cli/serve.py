@@ -209,6 +209,6 @@ def check_size(model: str, options: dict[str, Any], nnodes: int, replicas: int) 
     raise ValueError(
         f"--nnodes {nnodes}: specjax serve uses one host. vLLM serves a model over several:\n"
         f"  {shlex.join(command)}\n"
-        "It reads the drafting heads that `specjax train` writes, and SpecForge's once\n"
-        "`specjax convert HEAD NEW --to vllm` has been at them."
+        "It reads the drafting heads that `specjax train` writes; others, of SpecForge, once\n"
+        "`specjax convert HEAD NEW --to vllm` has converted them."
     )

@@ -17,7 +17,7 @@ from specjax.models.config import (
 )
 from specjax.weights.hf_config import parse_config, text_config
 from specjax.weights.mask_embedding import has_mask_embedding
-from specjax.weights.speculators import MASKS, mask_of, read_facts
+from specjax.weights.speculators import MASKS, mask_of, read_facts, sliding
 
 Raw = Mapping[str, Any]
 EAGLE = {"LlamaForCausalLM": "LlamaForCausalLM", "EagleLlamaForCausalLM": "LlamaForCausalLM"}
@@ -336,17 +336,17 @@ def layer_attention(
     """Return whether each layer is causal, and its sliding window: vLLM's rules.
 
     Causality is, first that is given: ``is_causal``, ``dflash_config.causal``, and that of sliding
-    layers. ``use_swa`` gives a window to all layers if no layer type does.
+    layers by their own types.
     """
     kinds = raw.get("layer_types") or ["full_attention"] * number
     if len(kinds) != number or not set(kinds) <= {"full_attention", "sliding_attention"}:
         raise ValueError(f"layer_types={kinds} does not describe {number} layers")
-    slides = [kind == "sliding_attention" for kind in kinds]
     given = raw.get("is_causal") if raw.get("is_causal") is not None else own.get("causal")
-    causal = tuple(slides if given is None else [bool(given)] * number)
-    if own.get("use_swa") and not any(slides):
-        slides = [True] * number
-    window = own.get("swa_window_size", raw.get("sliding_window"))
+    by_type = [kind == "sliding_attention" for kind in kinds]
+    causal = tuple(by_type if given is None else [bool(given)] * number)
+    said = {**raw, "layer_types": kinds, **sliding(raw, own)}
+    slides = [kind == "sliding_attention" for kind in said["layer_types"]]
+    window = said.get("sliding_window")
     if any(slides) and not isinstance(window, int):
         raise ValueError(
             "sliding attention needs dflash_config.swa_window_size or sliding_window, got "

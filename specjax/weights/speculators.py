@@ -265,12 +265,15 @@ def mask_of(raw: Raw) -> Any:
 
 
 def sliding(raw: Raw, own: Raw) -> dict[str, Any]:
-    """Return the block's fields for what ``dflash_config`` says of sliding windows."""
+    """Return the block's own fields for what ``dflash_config`` says of sliding windows (vLLM's rule).
+
+    ``use_swa`` gives a window to all layers if no layer type does.
+    """
     facts: dict[str, Any] = {}
-    if own.get("swa_window_size") is not None:
+    if "swa_window_size" in own:
         facts["sliding_window"] = own["swa_window_size"]
     if own.get("use_swa") and "sliding_attention" not in (raw.get("layer_types") or ()):
-        facts["layer_types"] = ["sliding_attention"] * raw["num_hidden_layers"]
+        facts["layer_types"] = ["sliding_attention"] * raw.get("num_hidden_layers", 0)
     return facts
 
 

@@ -182,19 +182,21 @@ def test_the_draft_is_accepted_in_part_and_the_text_stays(built, plain):
 
 
 CHOICES = "[(0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0)]"
-GROWN = {
-    "eagle": {"tree": {"depth": 3, "top_k": 2, "num_nodes": 6}},
-    "medusa": {"speculative_token_tree": CHOICES},
-    "dflash": {"tree": {"depth": 3, "top_k": 2, "num_nodes": 6}},  # DDTree
+BEST = {"tree": {"depth": 3, "top_k": 2, "num_nodes": 6}}
+GROWN = {  # and the least tokens per round
+    "eagle": (BEST, 2),
+    "medusa": ({"speculative_token_tree": CHOICES}, 2),
+    "dflash": (BEST, 1.7),  # DDTree, by a head that was made for blocks of 2
 }
 
 
 @pytest.mark.parametrize("name", GROWN)
 def test_a_head_grows_trees_that_are_accepted_and_the_text_stays(built, plain, name):
     head = {"model": str(built[name]), "method": name}
-    outputs, counters = complete(built["target"], {**head, **GROWN[name]})
+    tree, least = GROWN[name]
+    outputs, counters = complete(built["target"], {**head, **tree})
     assert [list(out.outputs[0].token_ids) for out in outputs] == plain
     assert counters.num_draft_tokens == 6 * counters.num_drafts
     assert len(counters.num_accepted_tokens_per_pos) == 3
     chain = complete(built["target"], {**head, "num_speculative_tokens": 3})[1]
-    assert counters.mean_acceptance_length > chain.mean_acceptance_length > 1.2
+    assert counters.mean_acceptance_length > max(chain.mean_acceptance_length, least)
