@@ -265,7 +265,7 @@ def mask_of(raw: Raw) -> Any:
 
 
 def sliding(raw: Raw, own: Raw) -> dict[str, Any]:
-    """Return the block's own fields for what ``dflash_config`` says of sliding windows (vLLM's rule).
+    """Return a block's fields for what ``dflash_config`` says of sliding windows: vLLM's rule.
 
     ``use_swa`` gives a window to all layers if no layer type does.
     """
