@@ -96,10 +96,11 @@ def translate(raw: Raw) -> Raw:
     if not isinstance(block, dict):
         raise ValueError(f"a speculators config needs transformer_layer_config, got {block!r}")
     layers = raw.get("eagle_aux_hidden_state_layer_ids" if kind in EAGLES else TAPS)
+    own = {key: raw.get(key, default) for key, default in OWN[kind].items()}
     facts = {
         **block,
         "draft_vocab_size": raw.get("draft_vocab_size"),
-        **{key: raw.get(key, default) for key, default in OWN[kind].items()},
+        **{key: value for key, value in own.items() if value is not None},
     }
     if raw.get("target_hidden_size") is not None:
         facts["target_hidden_size"] = raw["target_hidden_size"]

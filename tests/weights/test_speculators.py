@@ -129,6 +129,7 @@ def test_defaults_and_numbers_of_layers_are_those_of_vllm_s_reader():
         translate(full)
     dspark = {**dflash, "speculators_model_type": "dspark", "markov_rank": 4}
     assert translate(dspark)["sample_from_anchor"] is False
+    assert "markov_head_type" not in translate(dspark)  # absent, it is "vanilla" to every reader
 
 
 @pytest.mark.parametrize(
