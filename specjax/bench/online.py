@@ -1,16 +1,14 @@
 """``specjax bench online``: a head learns from the answers it helps to give, while it serves them.
 
 The traffic is text that the head has never seen: lines of a server's log, where it was trained on
-Python. A round: answer requests, train the head on all answers so far in a process of its own, at
-a low priority, while more requests are answered, and exchange its weights between two rounds
-of decoding. Requests that are never trained on are repeated after each exchange: their
-acceptance rises, and their texts are the same to the token.
+Python. A round: answer requests, train the head on all of them so far while others are answered
+(``train.online``), and exchange its weights between two rounds of decoding. Requests that are never
+trained on are repeated after each exchange: their acceptance rises, and their texts are the same to
+the token.
 """
 
 import asyncio
 import random
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -27,13 +25,11 @@ from specjax.engine.options.methods import infer_method
 from specjax.engine.options.sampling_params import SamplingParams
 from specjax.engine.service import Service
 from specjax.measure.load import closed_loop
-from specjax.train.answers import write_answers
+from specjax.train.online import OnlineTrainer
 
 MODEL, DEPTH = "bundled", 3
 NUM_TOKENS, NUM_LINES = 64, 5  # of an answer, of a prompt
 CLIENTS, NUM_JUDGED = 2, 16  # the latter are the requests that are never trained on
-CONTEXT, BATCH = 128, 8  # of training
-LEARNING_RATE = 1e-3
 VERBS, THINGS = ("GET", "POST", "PUT"), ("items", "users", "orders", "carts", "reviews")
 
 
@@ -52,7 +48,6 @@ def bench_online(
     rounds: int = 3,
     num_requests: int = 48,
     num_judged: int = NUM_JUDGED,
-    steps: int = 60,
     out: Path | None = None,
     console: Console | None = None,
 ) -> list[Row]:
@@ -64,7 +59,6 @@ def bench_online(
         rounds: how often it is trained on, and its weights exchanged.
         num_requests: to learn from in each round.
         num_judged: requests that are never trained on.
-        steps: of training in each round.
         out: folder for answers and heads; None: a temporary one.
         console: where to print.
 
@@ -80,31 +74,37 @@ def bench_online(
     def draw(number: int) -> list[list[int]]:
         return [llm.core.tokenizer.encode(log_lines(rng)) for _ in range(number)]
 
-    judged, answers, rows = draw(num_judged), [], [machine_row()]
+    judged, rows = draw(num_judged), [machine_row()]
     where = nullcontext(out) if out is not None else tempfile.TemporaryDirectory()
-    try:
-        with where as folder:
+    with where as folder:
+        trainer = OnlineTrainer(
+            Path(folder),
+            target=MODEL,
+            head=head,
+            kind=method,
+            depth=DEPTH,
+            every=num_requests,
+        )
+        trainer.start(service.update_drafter)
+        try:
             before = answer(service, judged)
             rows.append(rate("before training", before))
             for number in range(1, rounds + 1):
-                answers += answer(service, draw(num_requests))
-                place = Path(folder) / f"round_{number}"
-                write_answers(place / "answers.jsonl", [one.tokens for one in answers])
-                learning = start_training(place, method, head, steps)
-                while learning.poll() is None:
+                for one in answer(service, draw(num_requests)):
+                    trainer.add(one.tokens)
+                while trainer.rounds < number:
+                    if trainer.error:
+                        raise RuntimeError(trainer.error)
                     start = time.perf_counter()
-                    answers += answer(service, draw(1))
+                    answer(service, draw(1))
                     time.sleep(time.perf_counter() - start)  # traffic that leaves time to learn in
-                if learning.returncode:
-                    raise RuntimeError(f"training failed: {(place / 'log.txt').read_text()[-900:]}")
-                head = str(place / "model")
-                service.update_drafter(head)
                 after = answer(service, judged)
                 if [one.tokens for one in after] != [one.tokens for one in before]:
                     raise RuntimeError("a text changed with the head: this must never happen")
                 rows.append(rate(f"after round {number}", after))
-    finally:
-        service.close(drain=False)
+        finally:
+            trainer.close()
+            service.close(drain=False)
     print_rows(rows, console or Console(highlight=False))
     if json_file is not None:
         write_rows(rows, json_file)
@@ -148,17 +148,3 @@ def answer(service: Service, prompts: Sequence[list[int]]) -> list[Answer]:
         return Answer([*prompt, *output.token_ids], *counts)
 
     return asyncio.run(closed_loop(send, prompts, CLIENTS))
-
-
-def start_training(place: Path, method: str, head: str, steps: int) -> subprocess.Popen:
-    """Start to train a head on ``place``/answers.jsonl, at a low priority."""
-    command = [sys.executable, "-m", "specjax", "train", "mlp" if "mlp" in method else method]
-    options = {
-        "out": place, "start": resolve(head), "source": place / "answers.jsonl", "own": 0,
-        "context": CONTEXT, "batch": BATCH, "batches": steps, "held-out": 2, "steps": steps,
-        "unroll": DEPTH, "optimizer": "adamw", "learning-rate": LEARNING_RATE,
-        "eval-every": max(steps // 2, 1),
-    }  # fmt: skip
-    command += [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    with open(place / "log.txt", "wb") as log:
-        return subprocess.Popen(["nice", "-n", "5", *command], stdout=log, stderr=log)

@@ -386,7 +386,6 @@ def online(
     requests: Annotated[
         int, typer.Option(min=8, help="Answers to learn from, of each round.")
     ] = 48,
-    steps: Annotated[int, typer.Option(min=1, help="Of training, in each round.")] = 60,
     out: Annotated[
         Path | None, typer.Option(help="Keep answers and heads here; else they are deleted.")
     ] = None,
@@ -397,7 +396,7 @@ def online(
     from specjax.host.compile_cache import enable_compile_cache
 
     enable_compile_cache()
-    bench_online(json_file, head=head, rounds=rounds, num_requests=requests, steps=steps, out=out)
+    bench_online(json_file, head=head, rounds=rounds, num_requests=requests, out=out)
 
 
 @bench.command()

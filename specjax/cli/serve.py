@@ -124,6 +124,15 @@ def serve(
     shutdown_timeout: Annotated[
         int, typer.Option(min=0, help="Seconds to finish what runs, once told to stop.")
     ] = 60,
+    train_drafter: Annotated[
+        Path | None,
+        typer.Option(
+            help="Train the drafting head on the answers, beside serving: a folder for both."
+        ),
+    ] = None,
+    train_drafter_every: Annotated[
+        int, typer.Option(min=8, help="New answers after which it is trained again.")
+    ] = 256,
     ssl_certfile: Annotated[
         Path | None, typer.Option(help="Speak HTTPS, with this certificate (PEM).")
     ] = None,
@@ -186,6 +195,8 @@ def serve(
         max_queued=max_num_queued_reqs,
         compile_all=compile_all,
         shutdown_timeout=shutdown_timeout,
+        train_drafter=train_drafter,
+        train_drafter_every=train_drafter_every,
         tls=TLS(ssl_certfile, ssl_keyfile, ssl_ca_certs, ssl_cert_reqs),
         root_path=root_path,
         enable_request_id_headers=enable_request_id_headers,

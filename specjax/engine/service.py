@@ -72,7 +72,12 @@ class Service:
         max_waiting: the most samples that may wait for a slot.
         max_num_batched_tokens: the most prompt positions to prefill between two rounds.
         prefix_cache_bytes: for the beginnings of prompts that are kept; 0: none is.
+
+    ``on_answer``, if set, is called on the engine's thread with the tokens of each completed
+    sample, prompt and answer. It must return at once.
     """
+
+    on_answer: Callable[[list[int]], None] | None = None
 
     def __init__(
         self,
@@ -326,4 +331,6 @@ class Service:
             if request_state.finish_reason is not None:
                 self._num_finished[request_state.finish_reason] += 1
                 del self._jobs[request_state]
+        if self.on_answer is not None and request_state.finish_reason in ("stop", "length"):
+            self.on_answer([*request_state.request.prompt, *request_state.tokens])
         job.stream.push(Sample(request_state, job.transcript))

@@ -8,7 +8,7 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -23,6 +23,7 @@ from specjax.engine.service import Service
 from specjax.server.app import create_app
 from specjax.server.deployment import Deployment
 from specjax.server.guard import MOST_BYTES, check_keys
+from specjax.server.learning import train_while_serving, trainer_of
 from specjax.server.tool_parsers import FORMATS
 from specjax.server.tracing import Tracer, check_endpoint
 
@@ -100,9 +101,10 @@ class Server(uvicorn.Server):
     starts another, while a process that answers 503 forever would be left alone.
     """
 
-    def __init__(self, config: uvicorn.Config, service: Service):
+    def __init__(self, config: uvicorn.Config, service: Service, abandon: Callable[[], None]):
         super().__init__(config)
         self.service = service
+        self.abandon = abandon  # ends what runs beside it
         self.idle: dict[Any, float] = {}  # connections without a request, and since when
 
     async def on_tick(self, counter: int) -> bool:
@@ -130,6 +132,7 @@ class Server(uvicorn.Server):
         name = signal.Signals(sig).name
         if self.should_exit:
             logger.info("%s: stopping at once", name)
+            self.abandon()
             os._exit(KILLED + sig)
         logger.info("%s: finishing what runs; again to stop", name)
         self.should_exit = True
@@ -161,6 +164,8 @@ def run_server(
     most_bytes: int = MOST_BYTES,
     compile_all: bool = False,
     shutdown_timeout: int = 60,
+    train_drafter: Path | None = None,
+    train_drafter_every: int = 256,
     tls: TLS = TLS(),
     root_path: str = "",
     enable_request_id_headers: bool = False,
@@ -174,6 +179,9 @@ def run_server(
     Args:
         compile_all: wait for all programs.
         prefix_cache_bytes: for the beginnings of prompts that are kept.
+        train_drafter: a folder: train the drafting head on the answers, beside serving, and keep
+            both there.
+        train_drafter_every: new answers after which it is trained again.
         tls: the files of HTTPS.
         allowed_hosts: names that a Host header may have, besides IP addresses and localhost. With
             an address of this machine only (127.0.0.1) no others are accepted; elsewhere all are,
@@ -194,12 +202,16 @@ def run_server(
     check_tool_options(tool_call_parser, enable_auto_tool_choice)
     tls.check()
     check_endpoint(otlp_traces_endpoint)
+    trainer = None
+    if train_drafter is not None:
+        trainer = trainer_of(model, options, train_drafter, train_drafter_every)
     log_to_stderr()
     sys.setswitchinterval(SWITCH_INTERVAL)
     source = None if chat_template is None else chat_template.read_text(encoding="utf-8")
-    with listen(host, port, uds, "http" if tls.certfile is None else "https") as (
-        listener,
-        address,
+    scheme = "http" if tls.certfile is None else "https"
+    with (
+        listen(host, port, uds, scheme) as (listener, address),
+        contextlib.ExitStack() as beside,
     ):
         # beams and a smaller limit of the server's need the usual programs
         most = -1 if max_logprobs == -1 else max(max_logprobs, MAX_LOGPROBS)
@@ -210,6 +222,9 @@ def run_server(
             max_num_batched_tokens=max_num_batched_tokens,
             prefix_cache_bytes=prefix_cache_bytes,
         )
+        if trainer is not None:
+            train_while_serving(service, trainer)
+            beside.callback(trainer.close)
         if prefix_cache_bytes and service.prefixes is None:
             logger.info("no prefix caching on this device, or with this drafter")
         served = Deployment(
@@ -251,7 +266,7 @@ def run_server(
             service.warm_up(shown, wait=compile_all)
         logger.info("compiled in %.1f s", time.monotonic() - start)
         logger.info("serving %s at %s", ", ".join(served.names), address)
-        Server(config, service).run([listener])
+        Server(config, service, beside.close).run([listener])
     if service.dead:
         raise RuntimeError("the engine has stopped by an exception; the log above has it.")
 

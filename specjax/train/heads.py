@@ -214,4 +214,5 @@ def make_work(
         batch=lambda step: source.read("train", (config.first_batch + step) % count),
         measure=measure_all,
         num_tokens=config.source.batch * config.source.context,
+        trained_before=config.start is not None,
     )

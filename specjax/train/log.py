@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from matplotlib.figure import Figure
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from specjax.host.files import write_atomically
@@ -39,15 +38,19 @@ def rewind(path: Path, step: int) -> None:
 
 def describe(row: dict, steps: int) -> str:
     """Return one row as text."""
-    held_out = row.get("held_out_loss")
-    line = f"step {row['step']}/{steps}  loss {row['loss']:.4f}"
-    line += "" if held_out is None else f"  held-out {held_out:.4f}"
-    return line + f"  {row['tokens_per_second']:.0f} tokens/s"
+    line = f"step {row['step']}/{steps}"
+    for key, name in (("loss", "loss"), ("held_out_loss", "held-out")):
+        line += f"  {name} {row[key]:.4f}" if key in row else ""
+    return line + (
+        f"  {row['tokens_per_second']:.0f} tokens/s" if "tokens_per_second" in row else ""
+    )
 
 
 @contextmanager
 def open_log(out: Path, resumed: int, steps: int) -> Iterator[Callable[[dict], None]]:
     """Yield ``report(row)``; a row has step, loss, tokens_per_second, maybe held_out_loss.
+
+    That of step 0, before any training, has no loss and no speed.
 
     Rows go to out/loss.jsonl, with the seconds since this process began to train, and in
     words to out/train.log and to the terminal's bar, or to stdout where it is no terminal. Of
@@ -82,13 +85,16 @@ def open_log(out: Path, resumed: int, steps: int) -> Iterator[Callable[[dict], N
 
 def draw_losses(out: Path) -> None:
     """Draw out/loss.jsonl as out/loss.png: the losses, and a head's held-out acceptance."""
+    from matplotlib.figure import Figure  # half a second of a server's start, which reads logs only
+
     rows = read_losses(out / "loss.jsonl")
     held_out = [row for row in rows if "held_out_loss" in row]
+    trained = [row for row in rows if "loss" in row]
     measured = [row for row in held_out if "acceptance" in row]
     figure = Figure(figsize=(6, 7 if measured else 4), layout="constrained")
     panels = figure.subplots(2 if measured else 1, squeeze=False)[:, 0]
     axes = panels[0]
-    axes.plot([r["step"] for r in rows], [r["loss"] for r in rows], lw=0.8, label="training")
+    axes.plot([r["step"] for r in trained], [r["loss"] for r in trained], lw=0.8, label="training")
     values = [r["held_out_loss"] for r in held_out]
     axes.plot([r["step"] for r in held_out], values, marker=".", label="held-out")
     axes.set(xlabel="step", ylabel="loss (nats per token)")

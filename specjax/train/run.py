@@ -39,6 +39,7 @@ class Work(NamedTuple):
     batch: Callable[[int], Any]  # of a step
     measure: Callable[[PyTree], dict]  # of the weights: held_out_loss and other numbers
     num_tokens: int  # per batch
+    trained_before: bool = False  # then the first weights count among those measured
 
 
 def read_run(out: Path, config: RunConfig, resume: bool) -> dict | None:
@@ -115,6 +116,10 @@ def train(config: RunConfig, steps: int, work: Work) -> tuple[TrainState, float]
             echo(f"{what}, to step {steps}")
         losses: list[Any] = []
         with open_log(out, first, steps) as report:
+            if restored is None and work.trained_before:
+                measured = work.measure(state.params)
+                report({"step": 0, **measured})
+                checkpoint.save(manager, state, measured["held_out_loss"])
             start = time.monotonic()
             for number in range(first, steps):
                 state, loss = work.update(state, work.batch(number))
