@@ -1,9 +1,9 @@
 """``specjax bench methods``: every method on prompts of both kinds, and theory's prediction.
 
-Methods take turns on the same prompts, in one process. The predicted speedup comes from the tokens
-per round on one half of the prompts and from round costs measured separately; the measured one is
-wall-clock time on the other half, prefill included, and once more without (TPOT, as vLLM calls the
-time per output token after the first). The halves have prompts of equal difficulty
+Methods take turns on the same prompts, in one process. The measured speedup is that of wall-clock
+time, prefill included, and once more without (TPOT, as vLLM calls the time per output token after
+the first). The predicted one comes from round costs measured separately, and for each half of the
+prompts from the tokens per round on the other half. The halves have prompts of equal difficulty
 (``prompts.halves``): split in file order, they differed by up to 12% in a method's rounds.
 """
 
@@ -38,10 +38,11 @@ from specjax.train.alike import describe, read_curves
 from specjax.viz.figure import save_figure
 from specjax.viz.learning_curves import learning_curves
 
-Halves = tuple[Sequence[list[int]], Sequence[list[int]]]  # prompts known, prompts judged
+Prompts = Sequence[list[int]]  # token ids
 
 PLAIN = "plain"
 DRAWS = 10_000  # batches of a prediction
+COST_REPS = 3  # in each turn; the mean over turns counts
 SECTION, ALIKE = "methods", "methods-alike"  # of a README: heads that ship, and heads given
 WIDTH = 165  # characters of the table, where there is no terminal
 METHODS: dict[str, dict[str, Any] | None] = {
@@ -54,13 +55,14 @@ METHODS: dict[str, dict[str, Any] | None] = {
 
 
 class Half(NamedTuple):
-    """A method's results on one half of the prompts."""
+    """A method's results on one half of the prompts, or on both."""
 
     tokens: list[list[int]]
     seconds: float
     first: float  # seconds to all first tokens
     rounds: list[int]  # of each prompt, without its first token, which prefill brings
-    counters: SpecDecodeCounters
+    drafted: list[int]  # tokens of each draft
+    accepted: list[int]
 
     @property
     def decoding(self) -> float:
@@ -76,9 +78,13 @@ class Half(NamedTuple):
 class Turn(NamedTuple):
     """One turn of a method, with all that is compared: the machine's speed drifts between turns."""
 
-    known: Half
-    judged: Half
+    halves: tuple[Half, Half]
     costs: dict[int, Costs]  # by the number of slots, the batch size last
+
+    @property
+    def whole(self) -> Half:
+        """Return the results on all prompts."""
+        return Half(*(one + other for one, other in zip(*self.halves, strict=True)))
 
 
 def bench_methods(
@@ -129,8 +135,8 @@ def bench_methods(
     for kind in KINDS:
         chosen = choose(plain, num_tokens, kind, 2 * MOST_PROMPTS)
         dealt = halves(chosen.completions, [sureness(plain, one) for one in chosen.completions])
-        known, judged = ([one.prompt.tokens for one in half] for half in dealt)
-        on.append(f"{len(judged)} of {chosen} (the others are for the prediction)")
+        prompts = [[one.prompt.tokens for one in half] for half in dealt]
+        on.append(str(chosen))
         for batch, temperature in product(batches, temperatures):
             what = f"{kind} prompts, batch {batch}, T = {temperature:g}"
             started = tell(console.print, what, reps)
@@ -138,7 +144,7 @@ def bench_methods(
                 temperature=temperature, max_tokens=num_tokens, ignore_eos=True, seed=0
             )
             rng = np.random.default_rng(0)
-            turn = partial(one_turn, llms, (known, judged), batch, params, rng)
+            turn = partial(one_turn, llms, prompts, batch, params, rng)
             (turns,) = take_turns([turn], reps, warm_up=1, started=started)
             measured = {"prompts": kind, "batch": batch, "temperature": temperature}
             rows += [measured | row for row in make_rows(turns, depths, num_tokens)]
@@ -162,7 +168,7 @@ def bench_methods(
 
 
 def complete(
-    llms: Mapping[str, LLM], prompts: Sequence[list[int]], batch: int, params: SamplingParams
+    llms: Mapping[str, LLM], prompts: Prompts, batch: int, params: SamplingParams
 ) -> dict[str, Half]:
     """Return every method's results on one half of the prompts; the last batch is filled from it.
 
@@ -183,19 +189,21 @@ def complete(
             first[name] += time.perf_counter() - end
     halves = {}
     for name, done in outputs.items():
-        counters = SpecDecodeCounters.zeros(max(llms[name].core.depth, 1))
+        drafted: list[int] = []
+        accepted: list[int] = []
         for metrics in (one.outputs[0].spec_decode_metrics for one in done):
             if metrics is not None:
-                counters = counters.add(metrics.per_step_drafted, metrics.per_step_accepted)
+                drafted += metrics.per_step_drafted
+                accepted += metrics.per_step_accepted
         tokens = [list(one.outputs[0].token_ids) for one in done]
         rounds = [num_rounds(one) for one in done]
-        halves[name] = Half(tokens, seconds[name], first[name], rounds, counters)
+        halves[name] = Half(tokens, seconds[name], first[name], rounds, drafted, accepted)
     return halves
 
 
 def one_turn(
     llms: Mapping[str, LLM],
-    prompts: Halves,
+    halves: Sequence[Prompts],
     batch: int,
     params: SamplingParams,
     rng: np.random.Generator,
@@ -205,40 +213,52 @@ def one_turn(
     Each turn has other batches: with a dozen prompts, those that happen to share one decide when
     it ends.
     """
-    dealt = [[half[i] for i in rng.permutation(len(half))] for half in prompts]
-    known, judged = (complete(llms, half, batch, params) for half in dealt)
+    dealt = [[half[i] for i in rng.permutation(len(half))] for half in halves]
+    one, other = (complete(llms, half, batch, params) for half in dealt)
     costs = {
         name: {
-            size: round_costs(llm, size, 7)
+            size: round_costs(llm, size, COST_REPS)
             for size in ((batch,) if name == PLAIN else slots_of(batch))  # plain: all end together
         }
         for name, llm in llms.items()
     }
-    return {name: Turn(known[name], judged[name], costs[name]) for name in llms}
+    return {name: Turn((one[name], other[name]), costs[name]) for name in llms}
 
 
 def predict(plain: Turn, turn: Turn, length: int) -> float:
-    """Return a method's speedup predicted from the other half of the prompts and measured costs.
+    """Return a method's speedup, for each half predicted from the other one and measured costs."""
+    batch = max(turn.costs)
+    alone = drafted = 0.0
+    for known, judged in ((0, 1), (1, 0)):
+        number, others = (len(plain.halves[i].tokens) / batch for i in (known, judged))
+        alone += others * plain.halves[known].seconds / number
+        drafted += others * predict_batch(plain, turn, known, length)
+    return alone / drafted
 
-    Speedup = (f + n t) / (f' + the sum of a batch's rounds), f and f' seconds to the first tokens,
-    n more tokens, t a plain step of the whole batch. A batch ends with its slowest request: batches
-    are drawn from the prompts' numbers of rounds, and each round costs what it does with as many
-    slots as its running requests need. The host's time of a plain step is added to a round too; the
-    rest of a round costs as many plain steps as in the separate measurement.
+
+def predict_batch(plain: Turn, turn: Turn, known: int, length: int) -> float:
+    """Return the seconds of a batch of prompts like those of one half.
+
+    Seconds = f' + h + the sum of a batch's rounds, f' to the first tokens. h is what the host adds
+    to a plain batch of n more tokens (moving rows into the batch, texts): n t - n c, t a plain step
+    there and c one as measured separately. It belongs to the tokens, which all methods emit alike:
+    counted by the round, times were 3% too short on average at batch 8. A batch ends with its
+    slowest request: batches are drawn from the prompts' numbers of rounds, and each round costs
+    what it does with as many slots as its running requests need, in plain steps of that moment.
     """
+    one, own = plain.halves[known], turn.halves[known]
     sizes = np.array(list(turn.costs))
     batch = sizes[-1]
-    number = len(plain.known.tokens) / batch
-    seconds, step = plain.known.seconds / number, plain.known.decoding / number / length
-    host = max(step - plain.costs[batch].plain, 0.0)
-    cost = turn.costs[batch].plain
-    rounds = [host + (step - host) * one.whole / cost for one in turn.costs.values()]
-    drawn = np.random.default_rng(0).choice(turn.known.rounds, (DRAWS, batch))
+    number = len(one.tokens) / batch
+    step = min(plain.costs[batch].plain, one.decoding / number / length)
+    host = one.decoding / number - length * step
+    rounds = [step * costs.whole / turn.costs[batch].plain for costs in turn.costs.values()]
+    drawn = np.random.default_rng(0).choice(own.rounds, (DRAWS, batch))
     longest = -np.sort(-drawn)  # requests by their rounds, those that last longest first
     bounds = np.concatenate([longest, np.zeros((DRAWS, 1), int)], axis=1)
     spent = -np.diff(bounds).mean(axis=0)  # rounds with 1, 2, ..., batch running requests
     each = np.searchsorted(sizes, np.arange(1, batch + 1))
-    return seconds / (turn.known.first / number + float(spent @ np.take(rounds, each)))
+    return own.first / number + host + float(spent @ np.take(rounds, each))
 
 
 def share_costs(turns: Sequence[Turn]) -> list[Turn]:
@@ -263,25 +283,26 @@ def make_rows(
     rows, plains = [], counted[PLAIN]
     for name, own in counted.items():
         pairs = list(zip(plains, own, strict=True))
-        half, costs = own[-1].judged, own[-1].costs[max(own[-1].costs)]
-        num = sum(map(len, half.tokens))
+        last, costs = own[-1].whole, own[-1].costs[max(own[-1].costs)]
+        num = sum(map(len, last.tokens))
         predicted = [predict(plain, one, num_tokens - 1) for plain, one in pairs]
-        whole = [plain.judged.seconds / one.judged.seconds for plain, one in pairs]
-        decoded = [plain.judged.decoding / one.judged.decoding for plain, one in pairs]
-        rates = half.counters.acceptance_rate_per_pos
+        whole = [plain.whole.seconds / one.whole.seconds for plain, one in pairs]
+        decoded = [plain.whole.decoding / one.whole.decoding for plain, one in pairs]
+        counters = SpecDecodeCounters.zeros(max(depths[name], 1))
+        rates = counters.add(last.drafted, last.accepted).acceptance_rate_per_pos
         rows.append(
             {
                 "method": name,
                 "k": depths[name],
-                "tokens_per_s": num / statistics.median(one.judged.seconds for one in own),
-                "tokens_per_round": half.tokens_per_round,
+                "tokens_per_s": num / statistics.median(one.whole.seconds for one in own),
+                "tokens_per_round": last.tokens_per_round,
                 "acceptance_per_pos": [] if rates is None else list(rates),
                 "draft_s": 0.0 if name == PLAIN else max(costs.whole - costs.verify, 0.0),
                 "verify_s": costs.plain if name == PLAIN else costs.verify,
                 "speedup": statistics.median(whole),
                 "predicted_speedup": statistics.median(predicted),
                 "tpot_speedup": statistics.median(decoded),
-                "distinct_bigrams": statistics.mean(map(distinct_bigrams, half.tokens)),
+                "distinct_bigrams": statistics.mean(map(distinct_bigrams, last.tokens)),
             }
         )
     return rows

@@ -17,37 +17,49 @@ from specjax.bench.methods import (
     predict,
 )
 from specjax.bundled import HEADS, resolve
-from specjax.core.metrics import SpecDecodeCounters
 from specjax.engine.plan import slots_of
 from specjax.train.features import SourceConfig
 from specjax.train.head_options import HeadTrainConfig
 
-NOTHING = SpecDecodeCounters.zeros(3)
-
 
 def test_a_prediction_is_prompt_rounds_and_what_the_host_adds():
-    """Two prompts of 41 tokens: 0.1 s to read, 40 steps of 10 ms, of which the host takes 2."""
+    """Two prompts of 41 tokens: 0.1 s to read, 40 steps of 8 ms, and 0.08 s of the host."""
     text = [[0] * 41] * 2
-    alone = Half(text, 1.0, 0.2, [40, 40], NOTHING)
-    plain = Turn(alone, alone._replace(seconds=9.9), {1: Costs(*[0.008] * 3)})
+    alone = Half(text, 1.0, 0.2, [40, 40], [], [])
+    plain = Turn((alone, alone), {1: Costs(*[0.008] * 3)})
     costs = Costs(0.008, 0.009, 0.010)
-    together = Half(text, 0.7, 0.22, [20, 20], NOTHING)
-    drafted = Turn(together, together._replace(seconds=9.9), {1: costs})
+    together = Half(text, 0.7, 0.22, [20, 20], [3] * 20, [1] * 20)
+    drafted = Turn((together, together), {1: costs})
     assert predict(plain, plain, 40) == pytest.approx(1.0)
-    assert predict(plain, drafted, 40) == pytest.approx(0.5 / (0.11 + 20 * 0.012))
+    assert predict(plain, drafted, 40) == pytest.approx(0.5 / (0.11 + 0.08 + 20 * 0.010))
     slower = drafted._replace(costs={1: Costs(*(2 * x for x in costs))})  # of a slower moment
     assert predict(plain, slower, 40) == pytest.approx(predict(plain, drafted, 40))
     assert together.decoding == pytest.approx(0.48)
     assert together.tokens_per_round == pytest.approx(2.0)
+    assert drafted.whole == Half(text * 2, 1.4, 0.44, [20] * 4, [3] * 40, [1] * 40)
+
+
+def test_each_half_is_predicted_from_the_other():
+    """Three prompts of 40 steps like two of 20 rounds, and two like three of 10; 10 ms each."""
+    three, two = ([[0] * 41] * number for number in (3, 2))
+    costs = {1: Costs(*[0.010] * 3)}
+    plain = Turn(
+        (Half(three, 1.2, 0.0, [40] * 3, [], []), Half(two, 0.8, 0.0, [40] * 2, [], [])), costs
+    )
+    drafted = Turn(
+        (Half(three, 9.9, 0.0, [10] * 3, [], []), Half(two, 9.9, 0.0, [20] * 2, [], [])), costs
+    )
+    assert predict(plain, drafted, 40) == pytest.approx(2.0 / (3 * 0.2 + 2 * 0.1))
 
 
 def test_a_batch_ends_with_its_slowest_request():
     """Two of 20 or 40 rounds run together for 20, 20, 20 or 40; half the batches go on alone."""
     text = [[0] * 41] * 2
     one = Costs(*[0.006] * 3)
-    alone = Half(text, 0.5, 0.1, [40, 40], NOTHING)
-    plain = Turn(alone, alone, {1: one, 2: Costs(*[0.010] * 3)})
-    drafted = plain._replace(known=Half(text, 0.4, 0.1, [20, 40], NOTHING))
+    alone = Half(text, 0.5, 0.1, [40, 40], [], [])
+    plain = Turn((alone, alone), {1: one, 2: Costs(*[0.010] * 3)})
+    half = Half(text, 0.4, 0.1, [20, 40], [], [])
+    drafted = plain._replace(halves=(half, half))
     both = (20 + 20 + 20 + 40) / 4
     seconds = 0.1 + both * 0.010 + 20 / 2 * 0.006
     assert predict(plain, drafted, 40) == pytest.approx(0.5 / seconds, rel=0.02)
