@@ -84,7 +84,15 @@ class Turn(NamedTuple):
     @property
     def whole(self) -> Half:
         """Return the results on all prompts."""
-        return Half(*(one + other for one, other in zip(*self.halves, strict=True)))
+        one, other = self.halves
+        return Half(
+            one.tokens + other.tokens,
+            one.seconds + other.seconds,
+            one.first + other.first,
+            one.rounds + other.rounds,
+            one.drafted + other.drafted,
+            one.accepted + other.accepted,
+        )
 
 
 def bench_methods(
