@@ -63,6 +63,7 @@ class Half(NamedTuple):
     rounds: list[int]  # of each prompt, without its first token, which prefill brings
     drafted: list[int]  # tokens of each draft
     accepted: list[int]
+    num_prompts: int  # without those that fill the last batch again
 
     @property
     def decoding(self) -> float:
@@ -92,6 +93,7 @@ class Turn(NamedTuple):
             one.rounds + other.rounds,
             one.drafted + other.drafted,
             one.accepted + other.accepted,
+            one.num_prompts + other.num_prompts,
         )
 
 
@@ -205,7 +207,9 @@ def complete(
                 accepted += metrics.per_step_accepted
         tokens = [list(one.outputs[0].token_ids) for one in done]
         rounds = [num_rounds(one) for one in done]
-        halves[name] = Half(tokens, seconds[name], first[name], rounds, drafted, accepted)
+        halves[name] = Half(
+            tokens, seconds[name], first[name], rounds, drafted, accepted, len(prompts)
+        )
     return halves
 
 
@@ -251,8 +255,9 @@ def predict_batch(plain: Turn, turn: Turn, known: int, length: int) -> float:
     to a plain batch of n more tokens (moving rows into the batch, texts): n t - n c, t a plain step
     there and c one as measured separately. It belongs to the tokens, which all methods emit alike:
     counted by the round, times were 3% too short on average at batch 8. A batch ends with its
-    slowest request: batches are drawn from the prompts' numbers of rounds, and each round costs
-    what it does with as many slots as its running requests need, in plain steps of that moment.
+    slowest request: batches of different prompts are drawn by their numbers of rounds (with one
+    twice, the slowest were too rare), and each round costs what it does with as many slots as its
+    running requests need, in plain steps of that moment.
     """
     one, own = plain.halves[known], turn.halves[known]
     sizes = np.array(list(turn.costs))
@@ -261,7 +266,8 @@ def predict_batch(plain: Turn, turn: Turn, known: int, length: int) -> float:
     step = min(plain.costs[batch].plain, one.decoding / number / length)
     host = one.decoding / number - length * step
     rounds = [step * costs.whole / turn.costs[batch].plain for costs in turn.costs.values()]
-    drawn = np.random.default_rng(0).choice(own.rounds, (DRAWS, batch))
+    different = np.resize(own.rounds[: own.num_prompts], max(own.num_prompts, batch))
+    drawn = np.random.default_rng(0).permuted(np.tile(different, (DRAWS, 1)), axis=1)[:, :batch]
     longest = -np.sort(-drawn)  # requests by their rounds, those that last longest first
     bounds = np.concatenate([longest, np.zeros((DRAWS, 1), int)], axis=1)
     spent = -np.diff(bounds).mean(axis=0)  # rounds with 1, 2, ..., batch running requests

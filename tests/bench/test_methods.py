@@ -25,10 +25,10 @@ from specjax.train.head_options import HeadTrainConfig
 def test_a_prediction_is_prompt_rounds_and_what_the_host_adds():
     """Two prompts of 41 tokens: 0.1 s to read, 40 steps of 8 ms, and 0.08 s of the host."""
     text = [[0] * 41] * 2
-    alone = Half(text, 1.0, 0.2, [40, 40], [], [])
+    alone = Half(text, 1.0, 0.2, [40, 40], [], [], 2)
     plain = Turn((alone, alone), {1: Costs(*[0.008] * 3)})
     costs = Costs(0.008, 0.009, 0.010)
-    together = Half(text, 0.7, 0.22, [20, 20], [3] * 20, [1] * 20)
+    together = Half(text, 0.7, 0.22, [20, 20], [3] * 20, [1] * 20, 2)
     drafted = Turn((together, together), {1: costs})
     assert predict(plain, plain, 40) == pytest.approx(1.0)
     assert predict(plain, drafted, 40) == pytest.approx(0.5 / (0.11 + 0.08 + 20 * 0.010))
@@ -36,7 +36,7 @@ def test_a_prediction_is_prompt_rounds_and_what_the_host_adds():
     assert predict(plain, slower, 40) == pytest.approx(predict(plain, drafted, 40))
     assert together.decoding == pytest.approx(0.48)
     assert together.tokens_per_round == pytest.approx(2.0)
-    assert drafted.whole == Half(text * 2, 1.4, 0.44, [20] * 4, [3] * 40, [1] * 40)
+    assert drafted.whole == Half(text * 2, 1.4, 0.44, [20] * 4, [3] * 40, [1] * 40, 4)
 
 
 def test_each_half_is_predicted_from_the_other():
@@ -44,25 +44,29 @@ def test_each_half_is_predicted_from_the_other():
     three, two = ([[0] * 41] * number for number in (3, 2))
     costs = {1: Costs(*[0.010] * 3)}
     plain = Turn(
-        (Half(three, 1.2, 0.0, [40] * 3, [], []), Half(two, 0.8, 0.0, [40] * 2, [], [])), costs
+        (Half(three, 1.2, 0.0, [40] * 3, [], [], 3), Half(two, 0.8, 0.0, [40] * 2, [], [], 2)),
+        costs,
     )
     drafted = Turn(
-        (Half(three, 9.9, 0.0, [10] * 3, [], []), Half(two, 9.9, 0.0, [20] * 2, [], [])), costs
+        (Half(three, 9.9, 0.0, [10] * 3, [], [], 3), Half(two, 9.9, 0.0, [20] * 2, [], [], 2)),
+        costs,
     )
     assert predict(plain, drafted, 40) == pytest.approx(2.0 / (3 * 0.2 + 2 * 0.1))
 
 
 def test_a_batch_ends_with_its_slowest_request():
-    """Two of 20 or 40 rounds run together for 20, 20, 20 or 40; half the batches go on alone."""
+    """Two of four, of 20 or 40 rounds: 20 together and 20 alone in 4 of 6 batches, else equal."""
     text = [[0] * 41] * 2
     one = Costs(*[0.006] * 3)
-    alone = Half(text, 0.5, 0.1, [40, 40], [], [])
+    alone = Half(text, 0.5, 0.1, [40, 40], [], [], 2)
     plain = Turn((alone, alone), {1: one, 2: Costs(*[0.010] * 3)})
-    half = Half(text, 0.4, 0.1, [20, 40], [], [])
+    half = Half(text, 0.4, 0.1, [20, 40, 20, 40], [], [], 4)
     drafted = plain._replace(halves=(half, half))
-    both = (20 + 20 + 20 + 40) / 4
-    seconds = 0.1 + both * 0.010 + 20 / 2 * 0.006
+    seconds = 0.1 + (5 * 20 + 40) / 6 * 0.010 + 4 * 20 / 6 * 0.006
     assert predict(plain, drafted, 40) == pytest.approx(0.5 / seconds, rel=0.02)
+    filled = half._replace(num_prompts=2)  # the other two fill the batch again: none has twice 20
+    drafted = plain._replace(halves=(filled, filled))
+    assert predict(plain, drafted, 40) == pytest.approx(0.5 / (0.1 + 20 * 0.010 + 20 * 0.006))
     whole = plain._replace(costs={2: plain.costs[2]})  # plain requests end together
     assert predict(whole, whole, 40) == pytest.approx(1.0)
     assert [slots_of(batch) for batch in (1, 6, 8)] == [(1,), (1, 2, 4, 6), (1, 2, 4, 8)]
