@@ -203,7 +203,8 @@ def test_a_head_can_start_from_another_and_only_from_its_like(source, shards, tr
     before = read_log(trained("mtp")[0] / "loss.jsonl")
     train_head(going_on, shards)
     after = read_log(tmp_path / "a" / "loss.jsonl")
-    assert after[0]["loss"] < before[0]["loss"]
+    assert (after[0]["step"], set(after[0]) >= {"held_out_loss", "acceptance"}) == (0, True)
+    assert after[1]["loss"] < before[0]["loss"]
     with pytest.raises(ValueError, match=r"does not serve as method='eagle3'|holds another head"):
         train_head(options(source, "eagle3", tmp_path / "b", start=folder), shards)
 
