@@ -55,15 +55,13 @@ from specjax.models.build import (
     build_feature_head,
     build_stages,
     build_target,
+    most_drafted,
 )
 from specjax.models.config import (
     WITH_LAYERS,
     BlockConfig,
     FeatureConfig,
-    LstmConfig,
-    MedusaConfig,
     ModelConfig,
-    SpeculatorConfig,
     check_mask,
 )
 from specjax.verify.block import block
@@ -212,12 +210,8 @@ def describe_head(target: Model, config: SpeculativeConfig) -> Head:
     method, depth = config.head_kind, config.depth
     folder = target.folder if config.model is None else resolve(config.model)
     head = Head(folder, read_head_config(folder, method, target.config), method)
-    stages = depth
-    if isinstance(head.config, MedusaConfig):
-        stages = head.config.num_heads
-    elif isinstance(head.config, SpeculatorConfig | LstmConfig):
-        stages = head.config.num_stages
-    if depth > stages:
+    stages = most_drafted(head.config)
+    if stages is not None and depth > stages:
         raise ValueError(
             f"{config.name_depth()} is more than the {stages} tokens that {folder} can draft: "
             f"use at most {stages}."

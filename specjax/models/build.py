@@ -35,6 +35,13 @@ HeadConfig = FeatureConfig | BlockConfig | MedusaConfig | SpeculatorConfig | Lst
 FEATURE_HEADS = {"eagle": heads.Eagle, "eagle3": heads.Eagle3, "mtp": heads.Mtp}
 
 
+def most_drafted(config: HeadConfig) -> int | None:
+    """Return how many tokens a head with a stage for each can draft; None: it has no stages."""
+    if isinstance(config, MedusaConfig):
+        return config.num_heads
+    return config.num_stages if isinstance(config, SpeculatorConfig | LstmConfig) else None
+
+
 def declare(config: ModelConfig | HeadConfig, rngs: nnx.Rngs) -> nnx.Module:
     """Return the nnx module of a config."""
     if isinstance(config, ModelConfig):

@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from specjax.models.build import HeadConfig
+from specjax.models.build import HeadConfig, most_drafted
 from specjax.models.config import (
     HEAD_KINDS,
     BlockConfig,
@@ -106,19 +106,24 @@ def check_taps(config: HeadTrainConfig, taps: tuple[int, ...]) -> None:
         )
 
 
-def check_start(config: HeadTrainConfig, folder: Path, found: HeadConfig) -> None:
-    """Raise ValueError where the head that training starts from is not what the options ask for."""
+def unroll_of(folder: Path, found: HeadConfig, depth: int) -> int:
+    """Return how many tokens ahead to train a head: ``depth``, or one for each of its stages.
+
+    Raises ValueError for a head that is not trained here.
+    """
     if isinstance(found, LstmConfig):
         raise ValueError(f"{folder} is Arctic's LSTM speculator, which is not trained here")
-    asked = {name: getattr(config, name) for name in (*SIZES, "draft_vocab_size")}
-    theirs = {name: getattr(found, name, None) for name in asked}
+    return most_drafted(found) or depth
+
+
+def check_start(config: HeadTrainConfig, folder: Path, found: HeadConfig) -> None:
+    """Raise ValueError where the head that training starts from is not what the options ask for."""
+    unroll = unroll_of(folder, found, config.unroll)
+    asked = {name: getattr(config, name) for name in (*SIZES, "draft_vocab_size", "unroll")}
+    theirs = {name: getattr(found, name, None) for name in asked} | {"unroll": unroll}
     if isinstance(found, FeatureConfig | BlockConfig):
         check_taps(config, found.taps)
         theirs |= {name: getattr(found.block, name) for name in SIZES}
-    else:
-        asked["unroll"] = config.unroll
-        heads = isinstance(found, MedusaConfig)
-        theirs["unroll"] = found.num_heads if heads else found.num_stages
     for name, value in asked.items():
         if value not in (None, theirs[name]):
             raise ValueError(

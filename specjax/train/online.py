@@ -13,12 +13,12 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from specjax.bundled import resolve
-from specjax.models.config import LstmConfig, MedusaConfig, SpeculatorConfig
 from specjax.train.answers import HELD_OUT_ONE_IN, write_answers
+from specjax.train.head_options import unroll_of
 from specjax.train.log import read_losses
 from specjax.weights.head_configs import read_head_config
 from specjax.weights.hf_config import read_config
@@ -76,7 +76,8 @@ class OnlineTrainer:
                 "the speculative_config), or choose another folder."
             )
         self._kind = kind
-        self._unroll = unroll_of(self.head, kind, self._target, depth)
+        facts, _ = read_config(self._target, dtype="float32")
+        self._unroll = unroll_of(self.head, read_head_config(self.head, kind, facts), depth)
         self._answers: deque[Tokens] = deque(maxlen=MOST_ANSWERS)
         self._num_new = 0
         self._changed = threading.Condition()  # guards what follows, and the answers
@@ -94,10 +95,10 @@ class OnlineTrainer:
         self._exchange = exchange
         self._thread.start()
 
-    def add(self, tokens: Sequence[int]) -> None:
+    def add(self, tokens: Tokens) -> None:
         """Keep the tokens of a request, its prompt and its answer, to learn from."""
         with self._changed:
-            self._answers.append(list(tokens))
+            self._answers.append(tokens)
             self._num_new += 1
             self._changed.notify()
 
@@ -194,18 +195,3 @@ def context_of(answers: Iterable[Tokens]) -> int:
     """Return the tokens of a training sequence: fewer where those held out are few."""
     held_out = list(answers)[HELD_OUT_ONE_IN - 1 :: HELD_OUT_ONE_IN]
     return min(CONTEXT, sum(len(one) + 1 for one in held_out) - 1)
-
-
-def unroll_of(head: Path, kind: str, target: Path, depth: int) -> int:
-    """Return how many tokens ahead to train a head.
-
-    Raises:
-        ValueError: it is none of this kind and target, or is not trained here.
-    """
-    facts, _ = read_config(target, dtype="float32")
-    found = read_head_config(head, kind, facts)
-    if isinstance(found, LstmConfig):
-        raise ValueError(f"{head} is Arctic's LSTM speculator, which is not trained here")
-    if isinstance(found, MedusaConfig):
-        return found.num_heads
-    return found.num_stages if isinstance(found, SpeculatorConfig) else depth

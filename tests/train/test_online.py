@@ -7,8 +7,11 @@ import pytest
 
 from specjax.bundled import resolve
 from specjax.train.answers import HELD_OUT_ONE_IN
+from specjax.train.head_options import unroll_of
 from specjax.train.log import read_losses
-from specjax.train.online import CONTEXT, OnlineTrainer, context_of, unroll_of
+from specjax.train.online import CONTEXT, OnlineTrainer, context_of
+from specjax.weights.head_configs import read_head_config
+from specjax.weights.hf_config import read_config
 
 PATIENCE = 300.0  # seconds
 HEAD = {"target": "bundled", "head": "bundled:eagle3", "kind": "eagle3", "depth": 3}
@@ -86,10 +89,15 @@ def test_what_cannot_be_trained_is_refused(tmp_path):
 
 
 def test_a_head_trains_as_many_tokens_ahead_as_it_must(tmp_path):
-    target = resolve("bundled")
-    assert unroll_of(resolve("bundled:eagle3"), "eagle3", target, 2) == 2
-    assert unroll_of(resolve("bundled:medusa"), "medusa", target, 2) == 4
-    assert unroll_of(resolve("bundled:mlp_speculator"), "mlp_speculator", target, 1) == 4
+    target, _ = read_config(resolve("bundled"), dtype="float32")
+
+    def ahead(kind, depth):
+        folder = resolve(f"bundled:{kind}")
+        return unroll_of(folder, read_head_config(folder, kind, target), depth)
+
+    assert ahead("eagle3", 2) == 2
+    assert ahead("medusa", 2) == 4
+    assert ahead("mlp_speculator", 1) == 4
 
 
 def test_sequences_are_as_long_as_what_is_held_out_allows():
