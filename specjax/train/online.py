@@ -49,7 +49,8 @@ class OnlineTrainer:
 
     Raises:
         ValueError: ``every`` is too small, ``head`` is none of this kind or is not trained here, or
-            ``folder`` holds another head.
+            ``folder`` holds another head, or is a file.
+        OSError: the folder cannot be made.
     """
 
     def __init__(
@@ -69,6 +70,8 @@ class OnlineTrainer:
         self.error: str | None = None  # why there will be no further round
         self._target = resolve(str(target))
         self.head = resolve(str(head)).resolve()  # the newest
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"{folder} is no folder: name another one for answers and heads.")
         newest = folder / NEWEST
         if newest.exists() and newest.resolve() != self.head:
             raise ValueError(
@@ -78,6 +81,7 @@ class OnlineTrainer:
         self._kind = kind
         facts, _ = read_config(self._target, dtype="float32")
         self._unroll = unroll_of(self.head, read_head_config(self.head, kind, facts), depth)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._answers: deque[Tokens] = deque(maxlen=MOST_ANSWERS)
         self._num_new = 0
         self._changed = threading.Condition()  # guards what follows, and the answers
@@ -86,12 +90,7 @@ class OnlineTrainer:
         self._thread = threading.Thread(target=self._run, name="specjax trainer", daemon=True)
 
     def start(self, exchange: Callable[[Path], None]) -> None:
-        """Begin to wait for answers; ``exchange`` is called with the folder of each trained head.
-
-        Raises:
-            OSError: the folder for them cannot be made.
-        """
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        """Begin to wait for answers; ``exchange`` is called with each trained head's folder."""
         self._exchange = exchange
         self._thread.start()
 

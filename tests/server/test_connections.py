@@ -20,7 +20,7 @@ HEAD = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
 def served(application, service, **options):
     """Serve by the server that ``specjax serve`` runs; yield its address."""
     config = uvicorn.Config(application, log_level="error", ws="none", lifespan="off", **options)
-    server = run.Server(config, service)
+    server = run.Server(config, service, lambda: None)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         thread = threading.Thread(target=server.run, args=([listener],))

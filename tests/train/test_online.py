@@ -86,6 +86,9 @@ def test_what_cannot_be_trained_is_refused(tmp_path):
     with pytest.raises(ValueError, match="does not serve as method='medusa'"):
         OnlineTrainer(tmp_path, **{**HEAD, "kind": "medusa"}, every=8)
     assert not list(tmp_path.iterdir())
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ValueError, match="file is no folder: name another one"):
+        OnlineTrainer(tmp_path / "file", **HEAD, every=8)
 
 
 def test_a_head_trains_as_many_tokens_ahead_as_it_must(tmp_path):
