@@ -22,7 +22,7 @@ from rich.table import Table
 
 from specjax.bench.arms import in_groups
 from specjax.bench.costs import Costs, round_costs
-from specjax.bench.plan import DRAFT_MODEL, LEARNED, NGRAM, SUFFIX, trained_alike
+from specjax.bench.plan import DRAFT_MODEL, LEARNED, NGRAM, SUFFIX, trained_alike, with_depth
 from specjax.bench.prompts import KINDS, MOST_PROMPTS, choose, halves, sureness
 from specjax.bench.report import MOST_LOAD, busy, num_cores
 from specjax.bench.rounds import gained, num_rounds
@@ -40,7 +40,7 @@ from specjax.viz.learning_curves import learning_curves
 
 Prompts = Sequence[list[int]]  # token ids
 
-PLAIN = "plain"
+PLAIN, FLOAT32 = "plain", "float32"
 DRAWS = 10_000  # batches of a prediction
 COST_REPS = 3  # in each turn; the mean over turns counts
 SECTION, ALIKE = "methods", "methods-alike"  # of a README: heads that ship, and heads given
@@ -75,12 +75,17 @@ class Half(NamedTuple):
         """Return emitted tokens / rounds, without first tokens."""
         return gained(self.tokens, self.rounds)
 
+    def share_of(self, depth: int) -> float:
+        """Return how many of K = ``depth`` tokens a round has drafted, as a share."""
+        return statistics.fmean(self.drafted) / depth if self.drafted else 1.0
+
 
 class Turn(NamedTuple):
     """One turn of a method, with all that is compared: the machine's speed drifts between turns."""
 
     halves: tuple[Half, Half]
     costs: dict[int, Costs]  # by the number of slots, the batch size last
+    depth: int  # K
 
     @property
     def whole(self) -> Half:
@@ -103,6 +108,8 @@ def bench_methods(
     names: Sequence[str] | None = None,
     batches: Sequence[int] = (1,),
     temperatures: Sequence[float] = (0.0,),
+    dtype: str = "float32",
+    num_speculative_tokens: int | None = None,
     num_tokens: int = 64,
     reps: int = 5,
     readme: Path | None = None,
@@ -115,6 +122,9 @@ def bench_methods(
     ``readme`` is a Markdown file in whose section "methods" to put them. ``heads`` is a folder of
     ``specjax train heads``, whose heads take the place of those that ship; their section is
     "methods-alike", and says how they were trained, with their learning curves in ``image``.
+    Another ``dtype`` than float32 has a section of its own, as "methods-bfloat16", where plain
+    decoding in float32 takes part, since it may be the faster one. ``num_speculative_tokens`` takes
+    the place of each method's own K.
     Raises ValueError for an unknown method, for heads that were not trained alike, an image
     without heads, or if too few completions are worth measuring on.
     """
@@ -128,6 +138,7 @@ def bench_methods(
         if image is not None:
             save_figure(learning_curves(read_curves(heads))[1][0], image)
     names = tuple(methods) if names is None else names
+    section = section if dtype == FLOAT32 else f"{section}-{dtype}"
     console = console or Console(highlight=False)
     if readme is not None:
         around_section(readme, section)
@@ -137,8 +148,15 @@ def bench_methods(
     load = busy()
     if load > MOST_LOAD:
         console.print(f"other processes keep {load:.1f} cores busy: these numbers will move")
-    names = list(dict.fromkeys((PLAIN, *names)))
-    llms = {name: LLM("bundled", speculative_config=methods[name]) for name in names}
+    configs = {name: methods[name] for name in dict.fromkeys((PLAIN, *names))}
+    if num_speculative_tokens is not None:
+        configs = {
+            name: own and with_depth(own, num_speculative_tokens) for name, own in configs.items()
+        }
+    load_as = partial(LLM, "bundled")
+    llms = {name: load_as(dtype=dtype, speculative_config=own) for name, own in configs.items()}
+    if dtype != FLOAT32:
+        llms[f"{PLAIN} {FLOAT32}"] = load_as(dtype=FLOAT32)
     plain, depths = llms[PLAIN], {name: llm.core.depth for name, llm in llms.items()}
     rows: list[dict[str, Any]] = []
     on = []
@@ -168,7 +186,7 @@ def bench_methods(
         if image is not None:
             notes += picture("held-out acceptance while the heads are trained", image, readme)
         measured = (
-            f"{'; '.join(on)}; {num_tokens} new tokens each, float32, {num_cores()} threads, "
+            f"{'; '.join(on)}; {num_tokens} new tokens each, {dtype}, {num_cores()} threads, "
             f"medians of {reps} interleaved runs; reading the prompt is part of the speedup, "
             "and not of TPOT's (vLLM's time per output token, without the first)."
         )
@@ -230,11 +248,14 @@ def one_turn(
     costs = {
         name: {
             size: round_costs(llm, size, COST_REPS)
-            for size in ((batch,) if name == PLAIN else slots_of(batch))  # plain: all end together
+            for size in (slots_of(batch) if llm.core.depth else (batch,))  # plain: all end together
         }
         for name, llm in llms.items()
     }
-    return {name: Turn((one[name], other[name]), costs[name]) for name in llms}
+    return {
+        name: Turn((one[name], other[name]), costs[name], llm.core.depth)
+        for name, llm in llms.items()
+    }
 
 
 def predict(plain: Turn, turn: Turn, length: int) -> float:
@@ -257,15 +278,16 @@ def predict_batch(plain: Turn, turn: Turn, known: int, length: int) -> float:
     counted by the round, times were 3% too short on average at batch 8. A batch ends with its
     slowest request: batches of different prompts are drawn by their numbers of rounds (with one
     twice, the slowest were too rare), and each round costs what it does with as many slots as its
-    running requests need, in plain steps of that moment.
+    running requests need and as many tokens as were drafted, in plain steps of that moment.
     """
-    one, own = plain.halves[known], turn.halves[known]
+    alone, own = plain.halves[known], turn.halves[known]
     sizes = np.array(list(turn.costs))
     batch = sizes[-1]
-    number = len(one.tokens) / batch
-    step = min(plain.costs[batch].plain, one.decoding / number / length)
-    host = one.decoding / number - length * step
-    rounds = [step * costs.whole / turn.costs[batch].plain for costs in turn.costs.values()]
+    number = len(alone.tokens) / batch
+    step = min(plain.costs[batch].plain, alone.decoding / number / length)
+    host = alone.decoding / number - length * step
+    share = own.share_of(turn.depth)
+    rounds = [step * one.drafting(share) / turn.costs[batch].plain for one in turn.costs.values()]
     different = np.resize(own.rounds[: own.num_prompts], max(own.num_prompts, batch))
     drawn = np.random.default_rng(0).permuted(np.tile(different, (DRAWS, 1)), axis=1)[:, :batch]
     longest = -np.sort(-drawn)  # requests by their rounds, those that last longest first
@@ -299,7 +321,8 @@ def make_rows(
         pairs = list(zip(plains, own, strict=True))
         last, costs = own[-1].whole, own[-1].costs[max(own[-1].costs)]
         num = sum(map(len, last.tokens))
-        predicted = [predict(plain, one, num_tokens - 1) for plain, one in pairs]
+        drafts = depths[name] > 0
+        predicted = [predict(plain, one, num_tokens - 1) for plain, one in pairs if drafts]
         whole = [plain.whole.seconds / one.whole.seconds for plain, one in pairs]
         decoded = [plain.whole.decoding / one.whole.decoding for plain, one in pairs]
         counters = SpecDecodeCounters.zeros(max(depths[name], 1))
@@ -311,10 +334,10 @@ def make_rows(
                 "tokens_per_s": num / statistics.median(one.whole.seconds for one in own),
                 "tokens_per_round": last.tokens_per_round,
                 "acceptance_per_pos": [] if rates is None else list(rates),
-                "draft_s": 0.0 if name == PLAIN else max(costs.whole - costs.verify, 0.0),
-                "verify_s": costs.plain if name == PLAIN else costs.verify,
+                "draft_s": max(costs.whole - costs.verify, 0.0) if drafts else 0.0,
+                "verify_s": costs.verify if drafts else costs.plain,
                 "speedup": statistics.median(whole),
-                "predicted_speedup": statistics.median(predicted),
+                "predicted_speedup": statistics.median(predicted) if drafts else None,
                 "tpot_speedup": statistics.median(decoded),
                 "distinct_bigrams": statistics.mean(map(distinct_bigrams, last.tokens)),
             }
@@ -335,6 +358,11 @@ HEADINGS = (
 HEADINGS += ("draft ms", "verify ms", "speedup", "predicted", "TPOT speedup")
 
 
+def ratio(value: float | None) -> str:
+    """Return a ratio as a cell, an empty one where there is none."""
+    return "" if value is None else f"{value:.2f}x"
+
+
 def cells(row: dict[str, Any]) -> list[str]:
     """Return a row as the cells of a table."""
     return [
@@ -344,7 +372,7 @@ def cells(row: dict[str, Any]) -> list[str]:
         f"{row['tokens_per_round']:.2f}",
         " ".join(f"{rate:.2f}" for rate in row["acceptance_per_pos"]),
         *(f"{1e3 * row[name]:.2f}" for name in ("draft_s", "verify_s")),
-        *(f"{row[name]:.2f}x" for name in ("speedup", "predicted_speedup", "tpot_speedup")),
+        *(ratio(row[name]) for name in ("speedup", "predicted_speedup", "tpot_speedup")),
     ]
 
 

@@ -1,5 +1,6 @@
 """Model shapes, methods and settings that the benchmarks share."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,6 +96,14 @@ def trained_alike(folder: Path) -> dict[str, dict[str, Any]]:
         }
         for kind in found
     }
+
+
+def with_depth(config: Mapping[str, Any], depth: int) -> dict[str, Any]:
+    """Return a method's config with K = ``depth``."""
+    deeper = {**config, "num_speculative_tokens": depth}
+    if config["method"] == "suffix":
+        deeper["suffix_decoding_max_spec_offset"] = float(depth)
+    return deeper
 
 
 class Setting(NamedTuple):

@@ -1,11 +1,20 @@
 """``specjax bench``: a command for each benchmark; without one, a list and the short ones."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, no_type_check
 
 import typer
 
 from specjax.cli.errors import plainly
+
+
+class Dtype(StrEnum):
+    """Of what the engine computes in."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
 
 MISSING = "loading servers needs aiohttp: pip install 'specjax[ab]'"
 bench = typer.Typer(help="Measure this machine.", invoke_without_command=True)
@@ -346,11 +355,17 @@ def methods(
     temperature: Annotated[
         list[float] | None, typer.Option(help="Temperature; may be repeated.")
     ] = None,
+    dtype: Annotated[Dtype, typer.Option(help="Of weights and activations.")] = Dtype.FLOAT32,
+    num_speculative_tokens: Annotated[
+        int | None, typer.Option(min=1, help="K of every method; else 3, and mtp's 7.")
+    ] = None,
     json_file: Json = None,
     reps: Reps = 5,
     readme: Annotated[
         Path | None,
-        typer.Option(help="A Markdown file: rewrite its section 'methods', or 'methods-alike'."),
+        typer.Option(
+            help="A Markdown file: rewrite its section 'methods', 'methods-alike' or with '-DTYPE'."
+        ),
     ] = None,
     heads: Annotated[
         Path | None, typer.Option(help="Folder of `specjax train heads`, for those that ship.")
@@ -369,6 +384,8 @@ def methods(
         names=names or None,
         batches=batch or (1,),
         temperatures=temperature or (0.0,),
+        dtype=dtype.value,
+        num_speculative_tokens=num_speculative_tokens,
         reps=reps,
         readme=readme,
         heads=heads,

@@ -4,10 +4,11 @@ import json
 import shutil
 from dataclasses import asdict
 
+import jax.numpy as jnp
 import pytest
 
 from specjax.bench import methods
-from specjax.bench.costs import Costs
+from specjax.bench.costs import Costs, always
 from specjax.bench.methods import (
     METHODS,
     PLAIN,
@@ -17,6 +18,8 @@ from specjax.bench.methods import (
     predict,
 )
 from specjax.bundled import HEADS, resolve
+from specjax.core.types import Text
+from specjax.drafters.ngram import ngram
 from specjax.engine.plan import slots_of
 from specjax.train.features import SourceConfig
 from specjax.train.head_options import HeadTrainConfig
@@ -26,10 +29,10 @@ def test_a_prediction_is_prompt_rounds_and_what_the_host_adds():
     """Two prompts of 41 tokens: 0.1 s to read, 40 steps of 8 ms, and 0.08 s of the host."""
     text = [[0] * 41] * 2
     alone = Half(text, 1.0, 0.2, [40, 40], [], [], 2)
-    plain = Turn((alone, alone), {1: Costs(*[0.008] * 3)})
-    costs = Costs(0.008, 0.009, 0.010)
+    plain = Turn((alone, alone), {1: Costs(*[0.008] * 4)}, 0)
+    costs = Costs(0.008, 0.009, 0.010, 0.010)
     together = Half(text, 0.7, 0.22, [20, 20], [3] * 20, [1] * 20, 2)
-    drafted = Turn((together, together), {1: costs})
+    drafted = Turn((together, together), {1: costs}, 3)
     assert predict(plain, plain, 40) == pytest.approx(1.0)
     assert predict(plain, drafted, 40) == pytest.approx(0.5 / (0.11 + 0.08 + 20 * 0.010))
     slower = drafted._replace(costs={1: Costs(*(2 * x for x in costs))})  # of a slower moment
@@ -39,17 +42,37 @@ def test_a_prediction_is_prompt_rounds_and_what_the_host_adds():
     assert drafted.whole == Half(text * 2, 1.4, 0.44, [20] * 4, [3] * 40, [1] * 40, 4)
 
 
+def test_a_round_costs_what_it_does_with_as_many_tokens_as_were_drafted():
+    """Of three rounds one drafts 3 of 3 tokens and takes 10 ms; without a draft it is 7 ms."""
+    text = [[0] * 41]
+    alone = Half(text, 0.4, 0.0, [40], [], [], 1)
+    plain = Turn((alone, alone), {1: Costs(*[0.010] * 4)}, 0)
+    found = Half(text, 9.9, 0.0, [30], [3, 0, 0] * 10, [0] * 30, 1)
+    drafted = Turn((found, found), {1: Costs(0.010, 0.010, 0.010, 0.007)}, 3)
+    assert predict(plain, drafted, 40) == pytest.approx(0.4 / (30 * 0.008))
+
+
+def test_costs_count_a_full_draft_where_nothing_matches():
+    text = Text(jnp.arange(24).reshape(1, 24), *[jnp.full(1, 20)] * 3, jnp.zeros(1, jnp.int32))
+    lookup = ngram(3, 4, 1)
+    for drafter, found in ((lookup, False), (always(lookup), True)):
+        draft, _ = drafter.propose((), (), text, None, None, 24)
+        assert draft.valid.tolist() == [[True] + [found] * 3]
+
+
 def test_each_half_is_predicted_from_the_other():
     """Three prompts of 40 steps like two of 20 rounds, and two like three of 10; 10 ms each."""
     three, two = ([[0] * 41] * number for number in (3, 2))
-    costs = {1: Costs(*[0.010] * 3)}
+    costs = {1: Costs(*[0.010] * 4)}
     plain = Turn(
         (Half(three, 1.2, 0.0, [40] * 3, [], [], 3), Half(two, 0.8, 0.0, [40] * 2, [], [], 2)),
         costs,
+        0,
     )
     drafted = Turn(
         (Half(three, 9.9, 0.0, [10] * 3, [], [], 3), Half(two, 9.9, 0.0, [20] * 2, [], [], 2)),
         costs,
+        3,
     )
     assert predict(plain, drafted, 40) == pytest.approx(2.0 / (3 * 0.2 + 2 * 0.1))
 
@@ -57,9 +80,9 @@ def test_each_half_is_predicted_from_the_other():
 def test_a_batch_ends_with_its_slowest_request():
     """Two of four, of 20 or 40 rounds: 20 together and 20 alone in 4 of 6 batches, else equal."""
     text = [[0] * 41] * 2
-    one = Costs(*[0.006] * 3)
+    one = Costs(*[0.006] * 4)
     alone = Half(text, 0.5, 0.1, [40, 40], [], [], 2)
-    plain = Turn((alone, alone), {1: one, 2: Costs(*[0.010] * 3)})
+    plain = Turn((alone, alone), {1: one, 2: Costs(*[0.010] * 4)}, 0)
     half = Half(text, 0.4, 0.1, [20, 40, 20, 40], [], [], 4)
     drafted = plain._replace(halves=(half, half))
     seconds = 0.1 + (5 * 20 + 40) / 6 * 0.010 + 4 * 20 / 6 * 0.006
@@ -122,6 +145,18 @@ def test_heads_that_were_trained_alike_have_a_section_of_their_own(tmp_path):
 def test_learning_curves_need_heads(tmp_path):
     with pytest.raises(ValueError, match="learning curves of heads: name their folder"):
         bench_methods(None, image=tmp_path / "heads.png")
+
+
+@pytest.mark.usefixtures("few_prompts")
+def test_bfloat16_has_a_section_and_float32_as_a_peer(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("<!-- methods-bfloat16: begin -->\nold\n<!-- methods-bfloat16: end -->\n")
+    options = {"names": ["suffix"], "num_tokens": 12, "reps": 1, "readme": page}
+    rows = bench_methods(None, dtype="bfloat16", num_speculative_tokens=5, **options)
+    names = [(row["method"], row["k"]) for row in rows if row["prompts"] == "shipped"]
+    assert names == [("plain", 0), ("suffix", 5), ("plain float32", 0)]
+    assert [row["predicted_speedup"] is None for row in rows[:3]] == [True, False, True]
+    assert "12 new tokens each, bfloat16" in page.read_text()
 
 
 def test_all_that_ships_is_measured_and_nothing_else(tmp_path):
