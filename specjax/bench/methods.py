@@ -16,6 +16,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from rich.console import Console
 from rich.table import Table
@@ -176,6 +177,7 @@ def bench_methods(
             (turns,) = take_turns([turn], reps, warm_up=1, started=started)
             measured = {"prompts": kind, "batch": batch, "temperature": temperature}
             rows += [measured | row for row in make_rows(turns, depths, num_tokens)]
+            jax.clear_caches()  # all methods' programs of three batch sizes were 65,530 mappings
     print_rows(rows, console)
     for line in on:
         console.print(line, soft_wrap=True, markup=False)

@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import asdict
+from typing import Any
 
 import jax.numpy as jnp
 import pytest
@@ -54,9 +55,10 @@ def test_a_round_costs_what_it_does_with_as_many_tokens_as_were_drafted():
 
 def test_costs_count_a_full_draft_where_nothing_matches():
     text = Text(jnp.arange(24).reshape(1, 24), *[jnp.full(1, 20)] * 3, jnp.zeros(1, jnp.int32))
+    inputs: list[Any] = [(), (), text, None, None]
     lookup = ngram(3, 4, 1)
     for drafter, found in ((lookup, False), (always(lookup), True)):
-        draft, _ = drafter.propose((), (), text, None, None, 24)
+        draft, _ = drafter.propose(*inputs, 24)
         assert draft.valid.tolist() == [[True] + [found] * 3]
 
 
@@ -151,8 +153,10 @@ def test_learning_curves_need_heads(tmp_path):
 def test_bfloat16_has_a_section_and_float32_as_a_peer(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("<!-- methods-bfloat16: begin -->\nold\n<!-- methods-bfloat16: end -->\n")
-    options = {"names": ["suffix"], "num_tokens": 12, "reps": 1, "readme": page}
-    rows = bench_methods(None, dtype="bfloat16", num_speculative_tokens=5, **options)
+    rows = bench_methods(
+        None, names=["suffix"], dtype="bfloat16", num_speculative_tokens=5, num_tokens=12,
+        reps=1, readme=page,
+    )  # fmt: skip
     names = [(row["method"], row["k"]) for row in rows if row["prompts"] == "shipped"]
     assert names == [("plain", 0), ("suffix", 5), ("plain float32", 0)]
     assert [row["predicted_speedup"] is None for row in rows[:3]] == [True, False, True]
