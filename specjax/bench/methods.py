@@ -10,7 +10,8 @@ prompts from the tokens per round on the other half. The halves have prompts of 
 import dataclasses
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -61,6 +62,7 @@ class Half(NamedTuple):
     tokens: list[list[int]]
     seconds: float
     first: float  # seconds to all first tokens
+    computing: float  # seconds of the compiled rounds
     rounds: list[int]  # of each prompt, without its first token, which prefill brings
     drafted: list[int]  # tokens of each draft
     accepted: list[int]
@@ -96,6 +98,7 @@ class Turn(NamedTuple):
             one.tokens + other.tokens,
             one.seconds + other.seconds,
             one.first + other.first,
+            one.computing + other.computing,
             one.rounds + other.rounds,
             one.drafted + other.drafted,
             one.accepted + other.accepted,
@@ -207,13 +210,15 @@ def complete(
     """
     one_token = dataclasses.replace(params, max_tokens=1)
     outputs: dict[str, list[RequestOutput]] = {name: [] for name in llms}
-    seconds, first = dict.fromkeys(llms, 0.0), dict.fromkeys(llms, 0.0)
+    seconds, first, computing = (dict.fromkeys(llms, 0.0) for _ in range(3))
     for prompts_of_group in in_groups(prompts, batch):
         group = [{"prompt_token_ids": prompt} for prompt in prompts_of_group]
         for name, llm in llms.items():
             start = time.perf_counter()
-            outputs[name] += llm.generate(group, params, use_tqdm=False)
+            with timed_rounds(llm) as spent:
+                outputs[name] += llm.generate(group, params, use_tqdm=False)
             end = time.perf_counter()
+            computing[name] += sum(spent)
             llm.generate(group, one_token, use_tqdm=False)
             seconds[name] += end - start
             first[name] += time.perf_counter() - end
@@ -227,10 +232,27 @@ def complete(
                 accepted += metrics.per_step_accepted
         tokens = [list(one.outputs[0].token_ids) for one in done]
         rounds = [num_rounds(one) for one in done]
-        halves[name] = Half(
-            tokens, seconds[name], first[name], rounds, drafted, accepted, len(prompts)
-        )
+        times = seconds[name], first[name], computing[name]
+        halves[name] = Half(tokens, *times, rounds, drafted, accepted, len(prompts))
     return halves
+
+
+@contextmanager
+def timed_rounds(llm: LLM) -> Iterator[list[float]]:
+    """Yield a list that gets the seconds of each call of the compiled rounds."""
+    driver, spent = llm.core.driver, list[float]()
+
+    def generate(*inputs):
+        start = time.perf_counter()
+        results = jax.block_until_ready(driver.generate(*inputs))
+        spent.append(time.perf_counter() - start)
+        return results
+
+    llm.core.driver = driver._replace(generate=generate)
+    try:
+        yield spent
+    finally:
+        llm.core.driver = driver
 
 
 def one_turn(
@@ -275,19 +297,20 @@ def predict_batch(plain: Turn, turn: Turn, known: int, length: int) -> float:
     """Return the seconds of a batch of prompts like those of one half.
 
     Seconds = f' + h + the sum of a batch's rounds, f' to the first tokens. h is what the host adds
-    to a plain batch of n more tokens (moving rows into the batch, texts): n t - n c, t a plain step
-    there and c one as measured separately. It belongs to the tokens, which all methods emit alike:
-    counted by the round, times were 3% too short on average at batch 8. A batch ends with its
-    slowest request: batches of different prompts are drawn by their numbers of rounds (with one
-    twice, the slowest were too rare), and each round costs what it does with as many slots as its
-    running requests need and as many tokens as were drafted, in plain steps of that moment.
+    to a plain batch (moving rows into it, texts): it belongs to the tokens, which all methods emit
+    alike. Counted by the round, times were 3% too short on average at batch 8; taken as what a
+    plain batch lasts beyond steps timed at another moment, 10% too long at batch 1. A batch ends
+    with its slowest request: batches of different prompts are drawn by their numbers of rounds
+    (with one twice, the slowest were too rare), and each round costs what it does with as many
+    slots as its running requests need and as many tokens as were drafted, in plain steps of that
+    batch.
     """
     alone, own = plain.halves[known], turn.halves[known]
     sizes = np.array(list(turn.costs))
     batch = sizes[-1]
     number = len(alone.tokens) / batch
-    step = min(plain.costs[batch].plain, alone.decoding / number / length)
-    host = alone.decoding / number - length * step
+    step = alone.computing / number / length
+    host = (alone.decoding - alone.computing) / number
     share = own.share_of(turn.depth)
     rounds = [step * one.drafting(share) / turn.costs[batch].plain for one in turn.costs.values()]
     different = np.resize(own.rounds[: own.num_prompts], max(own.num_prompts, batch))

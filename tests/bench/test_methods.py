@@ -29,10 +29,10 @@ from specjax.train.head_options import HeadTrainConfig
 def test_a_prediction_is_prompt_rounds_and_what_the_host_adds():
     """Two prompts of 41 tokens: 0.1 s to read, 40 steps of 8 ms, and 0.08 s of the host."""
     text = [[0] * 41] * 2
-    alone = Half(text, 1.0, 0.2, [40, 40], [], [], 2)
+    alone = Half(text, 1.0, 0.2, 0.64, [40, 40], [], [], 2)
     plain = Turn((alone, alone), {1: Costs(*[0.008] * 4)}, 0)
     costs = Costs(0.008, 0.009, 0.010, 0.010)
-    together = Half(text, 0.7, 0.22, [20, 20], [3] * 20, [1] * 20, 2)
+    together = Half(text, 0.7, 0.22, 0.4, [20, 20], [3] * 20, [1] * 20, 2)
     drafted = Turn((together, together), {1: costs}, 3)
     assert predict(plain, plain, 40) == pytest.approx(1.0)
     assert predict(plain, drafted, 40) == pytest.approx(0.5 / (0.11 + 0.08 + 20 * 0.010))
@@ -40,15 +40,15 @@ def test_a_prediction_is_prompt_rounds_and_what_the_host_adds():
     assert predict(plain, slower, 40) == pytest.approx(predict(plain, drafted, 40))
     assert together.decoding == pytest.approx(0.48)
     assert together.tokens_per_round == pytest.approx(2.0)
-    assert drafted.whole == Half(text * 2, 1.4, 0.44, [20] * 4, [3] * 40, [1] * 40, 4)
+    assert drafted.whole == Half(text * 2, 1.4, 0.44, 0.8, [20] * 4, [3] * 40, [1] * 40, 4)
 
 
 def test_a_round_costs_what_it_does_with_as_many_tokens_as_were_drafted():
     """Of three rounds one drafts 3 of 3 tokens and takes 10 ms; without a draft it is 7 ms."""
     text = [[0] * 41]
-    alone = Half(text, 0.4, 0.0, [40], [], [], 1)
+    alone = Half(text, 0.4, 0.0, 0.4, [40], [], [], 1)
     plain = Turn((alone, alone), {1: Costs(*[0.010] * 4)}, 0)
-    found = Half(text, 9.9, 0.0, [30], [3, 0, 0] * 10, [0] * 30, 1)
+    found = Half(text, 9.9, 0.0, 9.9, [30], [3, 0, 0] * 10, [0] * 30, 1)
     drafted = Turn((found, found), {1: Costs(0.010, 0.010, 0.010, 0.007)}, 3)
     assert predict(plain, drafted, 40) == pytest.approx(0.4 / (30 * 0.008))
 
@@ -67,12 +67,18 @@ def test_each_half_is_predicted_from_the_other():
     three, two = ([[0] * 41] * number for number in (3, 2))
     costs = {1: Costs(*[0.010] * 4)}
     plain = Turn(
-        (Half(three, 1.2, 0.0, [40] * 3, [], [], 3), Half(two, 0.8, 0.0, [40] * 2, [], [], 2)),
+        (
+            Half(three, 1.2, 0.0, 1.2, [40] * 3, [], [], 3),
+            Half(two, 0.8, 0.0, 0.8, [40] * 2, [], [], 2),
+        ),
         costs,
         0,
     )
     drafted = Turn(
-        (Half(three, 9.9, 0.0, [10] * 3, [], [], 3), Half(two, 9.9, 0.0, [20] * 2, [], [], 2)),
+        (
+            Half(three, 9.9, 0.0, 9.9, [10] * 3, [], [], 3),
+            Half(two, 9.9, 0.0, 9.9, [20] * 2, [], [], 2),
+        ),
         costs,
         3,
     )
@@ -83,9 +89,9 @@ def test_a_batch_ends_with_its_slowest_request():
     """Two of four, of 20 or 40 rounds: 20 together and 20 alone in 4 of 6 batches, else equal."""
     text = [[0] * 41] * 2
     one = Costs(*[0.006] * 4)
-    alone = Half(text, 0.5, 0.1, [40, 40], [], [], 2)
+    alone = Half(text, 0.5, 0.1, 0.4, [40, 40], [], [], 2)
     plain = Turn((alone, alone), {1: one, 2: Costs(*[0.010] * 4)}, 0)
-    half = Half(text, 0.4, 0.1, [20, 40, 20, 40], [], [], 4)
+    half = Half(text, 0.4, 0.1, 0.3, [20, 40, 20, 40], [], [], 4)
     drafted = plain._replace(halves=(half, half))
     seconds = 0.1 + (5 * 20 + 40) / 6 * 0.010 + 4 * 20 / 6 * 0.006
     assert predict(plain, drafted, 40) == pytest.approx(0.5 / seconds, rel=0.02)
