@@ -54,11 +54,12 @@ def test_a_round_costs_what_it_does_with_as_many_tokens_as_were_drafted():
 
 
 def test_costs_count_a_full_draft_where_nothing_matches():
-    text = Text(jnp.arange(24).reshape(1, 24), *[jnp.full(1, 20)] * 3, jnp.zeros(1, jnp.int32))
-    inputs: list[Any] = [(), (), text, None, None]
+    length = jnp.full(1, 20)
+    text = Text(jnp.arange(24)[None], length, length, length, jnp.zeros(1, jnp.int32))
+    inputs: Any = ((), (), text, None, None, 24)
     lookup = ngram(3, 4, 1)
     for drafter, found in ((lookup, False), (always(lookup), True)):
-        draft, _ = drafter.propose(*inputs, 24)
+        draft, _ = drafter.propose(*inputs)
         assert draft.valid.tolist() == [[True] + [found] * 3]
 
 
