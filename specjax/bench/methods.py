@@ -112,7 +112,7 @@ def bench_methods(
     names: Sequence[str] | None = None,
     batches: Sequence[int] = (1,),
     temperatures: Sequence[float] = (0.0,),
-    dtype: str = "float32",
+    dtype: str = FLOAT32,
     num_speculative_tokens: int | None = None,
     num_tokens: int = 64,
     reps: int = 5,
@@ -157,11 +157,12 @@ def bench_methods(
         configs = {
             name: own and with_depth(own, num_speculative_tokens) for name, own in configs.items()
         }
-    load_as = partial(LLM, "bundled")
-    llms = {name: load_as(dtype=dtype, speculative_config=own) for name, own in configs.items()}
+    llms = {
+        name: LLM("bundled", dtype=dtype, speculative_config=own) for name, own in configs.items()
+    }
     if dtype != FLOAT32:
-        llms[f"{PLAIN} {FLOAT32}"] = load_as(dtype=FLOAT32)
-    plain, depths = llms[PLAIN], {name: llm.core.depth for name, llm in llms.items()}
+        llms[f"{PLAIN} {FLOAT32}"] = LLM("bundled", dtype=FLOAT32)
+    plain = llms[PLAIN]
     rows: list[dict[str, Any]] = []
     on = []
     for kind in KINDS:
@@ -179,7 +180,7 @@ def bench_methods(
             turn = partial(one_turn, llms, prompts, batch, params, rng)
             (turns,) = take_turns([turn], reps, warm_up=1, started=started)
             measured = {"prompts": kind, "batch": batch, "temperature": temperature}
-            rows += [measured | row for row in make_rows(turns, depths, num_tokens)]
+            rows += [measured | row for row in make_rows(turns, num_tokens)]
             jax.clear_caches()  # all methods' programs of three batch sizes were 65,530 mappings
     print_rows(rows, console)
     for line in on:
@@ -305,14 +306,15 @@ def predict_batch(plain: Turn, turn: Turn, known: int, length: int) -> float:
     slots as its running requests need and as many tokens as were drafted, in plain steps of that
     batch.
     """
-    alone, own = plain.halves[known], turn.halves[known]
+    one, own = plain.halves[known], turn.halves[known]
     sizes = np.array(list(turn.costs))
     batch = sizes[-1]
-    number = len(alone.tokens) / batch
-    step = alone.computing / number / length
-    host = (alone.decoding - alone.computing) / number
+    number = len(one.tokens) / batch
+    step = one.computing / number / length
+    host = (one.decoding - one.computing) / number
     share = own.share_of(turn.depth)
-    rounds = [step * one.drafting(share) / turn.costs[batch].plain for one in turn.costs.values()]
+    scale = step / turn.costs[batch].plain  # that moment to this batch
+    rounds = [scale * costs.drafting(share) for costs in turn.costs.values()]
     different = np.resize(own.rounds[: own.num_prompts], max(own.num_prompts, batch))
     drawn = np.random.default_rng(0).permuted(np.tile(different, (DRAWS, 1)), axis=1)[:, :batch]
     longest = -np.sort(-drawn)  # requests by their rounds, those that last longest first
@@ -336,33 +338,31 @@ def share_costs(turns: Sequence[Turn]) -> list[Turn]:
     return [one._replace(costs=mean) for one in turns]
 
 
-def make_rows(
-    turns: Sequence[Mapping[str, Turn]], depths: Mapping[str, int], num_tokens: int
-) -> list[dict[str, Any]]:
+def make_rows(turns: Sequence[Mapping[str, Turn]], num_tokens: int) -> list[dict[str, Any]]:
     """Return a row of each method; speedups are medians of the ratios turn by turn."""
-    counted = {name: share_costs([turn[name] for turn in turns]) for name in depths}
+    counted = {name: share_costs([turn[name] for turn in turns]) for name in turns[0]}
     rows, plains = [], counted[PLAIN]
     for name, own in counted.items():
         pairs = list(zip(plains, own, strict=True))
         last, costs = own[-1].whole, own[-1].costs[max(own[-1].costs)]
         num = sum(map(len, last.tokens))
-        drafts = depths[name] > 0
-        predicted = [predict(plain, one, num_tokens - 1) for plain, one in pairs if drafts]
+        depth = own[-1].depth
+        predicted = [predict(plain, one, num_tokens - 1) for plain, one in pairs if depth]
         whole = [plain.whole.seconds / one.whole.seconds for plain, one in pairs]
         decoded = [plain.whole.decoding / one.whole.decoding for plain, one in pairs]
-        counters = SpecDecodeCounters.zeros(max(depths[name], 1))
+        counters = SpecDecodeCounters.zeros(max(depth, 1))
         rates = counters.add(last.drafted, last.accepted).acceptance_rate_per_pos
         rows.append(
             {
                 "method": name,
-                "k": depths[name],
+                "k": depth,
                 "tokens_per_s": num / statistics.median(one.whole.seconds for one in own),
                 "tokens_per_round": last.tokens_per_round,
                 "acceptance_per_pos": [] if rates is None else list(rates),
-                "draft_s": max(costs.whole - costs.verify, 0.0) if drafts else 0.0,
-                "verify_s": costs.verify if drafts else costs.plain,
+                "draft_s": max(costs.whole - costs.verify, 0.0) if depth else 0.0,
+                "verify_s": costs.verify if depth else costs.plain,
                 "speedup": statistics.median(whole),
-                "predicted_speedup": statistics.median(predicted) if drafts else None,
+                "predicted_speedup": statistics.median(predicted) if depth else None,
                 "tpot_speedup": statistics.median(decoded),
                 "distinct_bigrams": statistics.mean(map(distinct_bigrams, last.tokens)),
             }
