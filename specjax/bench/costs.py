@@ -3,8 +3,9 @@
 Measures t_draft / t_target: whole jitted rounds are timed with the drafter, with one that proposes
 a fixed chain at no cost, and with none. Several rounds run in one call, as in the engine; a plain
 step alone in its call took 1.5 times as long. Times exclude the host's work, by which the rounds of
-a log are longer. They do not depend on the tokens but where no n-gram or suffix matches: rows of no
-token are zeros, which products skip. So a round is timed both ways.
+a log are longer. They depend on the tokens in two ways: rows of no token are zeros, which products
+skip, so that a round is cheaper where no n-gram or suffix matches; and the suffix index reads what
+was accepted token by token. So a round is timed in all three ways.
 """
 
 import functools
@@ -16,18 +17,30 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 from rich.console import Console
 
 from specjax.bench.report import MOST_LOAD, busy
 from specjax.bench.step import fixed_chain
-from specjax.core.sampling import row_key
-from specjax.core.types import RUNNING, Drafter, Engine, Params, Sampling, Text
+from specjax.core.sampling import choose, constrain, drafted_path, row_key
+from specjax.core.types import (
+    RUNNING,
+    Draft,
+    Drafter,
+    Engine,
+    Params,
+    PyTree,
+    Rule,
+    Sampling,
+    Text,
+    Verdict,
+)
 from specjax.drafters.none import none
 from specjax.engine.driver import XLA, init_state
 from specjax.engine.llm import LLM
 from specjax.host.files import write_json
 from specjax.measure.turns import median_in_turns
-from specjax.verify.walk import walk
+from specjax.verify.walk import follow, walk
 
 CONTEXT, WINDOW = 200, 256  # tokens
 
@@ -56,7 +69,7 @@ def bench_costs(
     measured: dict[str, Any] = {"num_speculative_tokens": depth, "batch_size": batch_size}
     steps = []
     for rows in dict.fromkeys((batch_size, *others)):
-        plain, verify, whole, _ = round_costs(llm, rows, reps)
+        plain, verify, whole, *_ = round_costs(llm, rows, reps)
         if not steps:
             measured |= {"plain_s": plain, "verify_s": verify}
             measured |= {"draft_s": max(whole - verify, 0.0), "round_s": whole}
@@ -81,12 +94,14 @@ class Costs(NamedTuple):
 
     plain: float
     verify: float  # a round whose drafts cost nothing
-    whole: float  # a round with K drafted tokens
+    whole: float  # a round with K drafted tokens, none of which is accepted
     unmatched: float  # one in a text of random tokens, where n-grams and suffixes find nothing
+    accepted: float  # one with K drafted tokens, all of which are accepted
 
-    def drafting(self, share: float) -> float:
-        """Return the seconds of a round that drafts this share of K tokens."""
-        return share * self.whole + (1 - share) * self.unmatched
+    def drafting(self, drafted: float, accepted: float) -> float:
+        """Return the seconds of a round with these shares of K tokens drafted and accepted."""
+        reading = accepted * (self.accepted - self.whole)
+        return drafted * self.whole + (1 - drafted) * self.unmatched + reading
 
 
 @functools.cache
@@ -100,6 +115,37 @@ def always(drafter: Drafter) -> Drafter:
     return drafter._replace(propose=propose)
 
 
+def accept_none(
+    noise: Float[Array, "B N V"],
+    draft: Draft,
+    logits: Float[Array, "B N V"],
+    text: Text,
+    sampling: Sampling,
+    depth: int,
+) -> Verdict:
+    """Do the work of ``walk``, and accept nothing: the target may loop, and loops are drafted."""
+    verdict = walk.verify(noise, draft, logits, text, sampling, depth)
+    return verdict._replace(num_accepted=jnp.minimum(verdict.num_accepted, 0))
+
+
+def accept_all(
+    noise: Float[Array, "B N V"],
+    draft: Draft,
+    logits: Float[Array, "B N V"],
+    text: Text,
+    sampling: Sampling,
+    depth: int,
+) -> Verdict:
+    """Do the work of ``walk``, and accept a path of every valid draft."""
+    path = drafted_path(draft, logits.shape[-1])
+    choice = choose(constrain(logits, path, text, sampling), noise, sampling)
+    nodes = jnp.arange(choice.shape[1])
+    child = draft.parents[:, None] == nodes[None, :, None]
+    child &= (draft.valid & (nodes > 0)[None])[:, None]
+    first = jnp.take_along_axis(draft.tokens, jnp.argmax(child, axis=2), axis=1)
+    return follow(draft, jnp.where(child.any(axis=2) & (choice >= 0), first, choice), depth)
+
+
 def round_costs(llm: LLM, batch_size: int, reps: int) -> Costs:
     """Return the costs of plain rounds, of a fixed chain's and of the method's own, in turns."""
     fits = llm.core.engine.drafter.room <= WINDOW - CONTEXT
@@ -107,14 +153,17 @@ def round_costs(llm: LLM, batch_size: int, reps: int) -> Costs:
     drafted = engine.drafter.nodes - 1
     fixed = fixed_chain(drafted) if drafted else none
     engines = [engine._replace(drafter=drafter, rule=walk) for drafter in (none, fixed)]
-    engines += [engine._replace(drafter=always(engine.drafter)), engine]
+    drafting = engine._replace(drafter=always(engine.drafter))
+    rules = (Rule(walk.draw_noise, rule) for rule in (accept_none, accept_all))
+    whole, accepted = (drafting._replace(rule=rule) for rule in rules)
+    engines += [whole, engine, accepted]
     calls = [round_timer(one, llm.core.params, batch_size) for one in engines]
     return Costs(*median_in_turns(calls, reps, warm_up=2))
 
 
 def round_timer(engine: Engine, params: Params, batch_size: int) -> Callable[[], float]:
     """Return a function that runs rounds from the same context and returns the seconds of one."""
-    most = max((engine.window - CONTEXT) // (engine.drafter.depth + 1), 1)
+    most = max((engine.window - CONTEXT) // (engine.drafter.depth + 1) - 1, 1)
     vocab_size, capacity = engine.target.vocab_size, 2 * engine.window
     tokens = np.random.default_rng(0).integers(0, vocab_size, (batch_size, capacity))
 
@@ -130,13 +179,18 @@ def round_timer(engine: Engine, params: Params, batch_size: int) -> Callable[[],
         stop_ids=jnp.full((batch_size, 1), vocab_size, jnp.int32),
     )
     keys = jnp.stack([row_key(i) for i in range(batch_size)])
-    held = [init_state(engine, params, text, sampling, keys)]
+    # The first round reads the context: a suffix index has none of it yet
+    state, _, _ = XLA.generate(
+        engine, params, init_state(engine, params, text, sampling, keys), 1, 1, most
+    )
+    changing = copied((state.text, state.cache.lengths, state.drafter))
+    held = [state]
 
     def seconds() -> float:
         state = held.pop()
-        rewound = state.text._replace(lengths=full(CONTEXT), reason=full(RUNNING))
-        cache = state.cache._replace(lengths=full(CONTEXT - 1))
-        state = jax.block_until_ready(state._replace(text=rewound, cache=cache))
+        text, lengths, drafter = copied(changing)
+        cache = state.cache._replace(lengths=lengths)
+        state = jax.block_until_ready(state._replace(text=text, cache=cache, drafter=drafter))
         start = time.perf_counter()
         state, _, rounds = jax.block_until_ready(XLA.generate(engine, params, state, most, 1, most))
         seconds = time.perf_counter() - start
@@ -144,3 +198,8 @@ def round_timer(engine: Engine, params: Params, batch_size: int) -> Callable[[],
         return seconds / int(rounds)
 
     return seconds
+
+
+def copied(arrays: PyTree) -> PyTree:
+    """Return copies, which a program may overwrite."""
+    return jax.tree.map(jnp.copy, arrays)

@@ -78,9 +78,15 @@ class Half(NamedTuple):
         """Return emitted tokens / rounds, without first tokens."""
         return gained(self.tokens, self.rounds)
 
-    def share_of(self, depth: int) -> float:
-        """Return how many of K = ``depth`` tokens a round has drafted, as a share."""
-        return statistics.fmean(self.drafted) / depth if self.drafted else 1.0
+    def shares(self, depth: int, most: int) -> tuple[float, float]:
+        """Return which shares of K = ``depth`` tokens a round has drafted and accepted.
+
+        The accepted ones are of the request that accepts most of ``most`` requests.
+        """
+        if not self.drafted:
+            return 1.0, 0.0
+        drawn = np.random.default_rng(0).choice(self.accepted, (DRAWS, most))
+        return statistics.fmean(self.drafted) / depth, float(drawn.max(axis=1).mean()) / depth
 
 
 class Turn(NamedTuple):
@@ -303,8 +309,8 @@ def predict_batch(plain: Turn, turn: Turn, known: int, length: int) -> float:
     plain batch lasts beyond steps timed at another moment, 10% too long at batch 1. A batch ends
     with its slowest request: batches of different prompts are drawn by their numbers of rounds
     (with one twice, the slowest were too rare), and each round costs what it does with as many
-    slots as its running requests need and as many tokens as were drafted, in plain steps of that
-    batch.
+    slots as its running requests need and as many tokens as were drafted and accepted, in plain
+    steps of that batch.
     """
     one, own = plain.halves[known], turn.halves[known]
     sizes = np.array(list(turn.costs))
@@ -312,9 +318,10 @@ def predict_batch(plain: Turn, turn: Turn, known: int, length: int) -> float:
     number = len(one.tokens) / batch
     step = one.computing / number / length
     host = (one.decoding - one.computing) / number
-    share = own.share_of(turn.depth)
     scale = step / turn.costs[batch].plain  # that moment to this batch
-    rounds = [scale * costs.drafting(share) for costs in turn.costs.values()]
+    rounds = [
+        scale * costs.drafting(*own.shares(turn.depth, size)) for size, costs in turn.costs.items()
+    ]
     different = np.resize(own.rounds[: own.num_prompts], max(own.num_prompts, batch))
     drawn = np.random.default_rng(0).permuted(np.tile(different, (DRAWS, 1)), axis=1)[:, :batch]
     longest = -np.sort(-drawn)  # requests by their rounds, those that last longest first

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from specjax.bench import methods
-from specjax.bench.costs import Costs, always
+from specjax.bench.costs import Costs, accept_all, always
 from specjax.bench.methods import (
     METHODS,
     PLAIN,
@@ -19,7 +19,7 @@ from specjax.bench.methods import (
     predict,
 )
 from specjax.bundled import HEADS, resolve
-from specjax.core.types import Text
+from specjax.core.types import Draft, Sampling, Text
 from specjax.drafters.ngram import ngram
 from specjax.engine.plan import slots_of
 from specjax.train.features import SourceConfig
@@ -30,8 +30,8 @@ def test_a_prediction_is_prompt_rounds_and_what_the_host_adds():
     """Two prompts of 41 tokens: 0.1 s to read, 40 steps of 8 ms, and 0.08 s of the host."""
     text = [[0] * 41] * 2
     alone = Half(text, 1.0, 0.2, 0.64, [40, 40], [], [], 2)
-    plain = Turn((alone, alone), {1: Costs(*[0.008] * 4)}, 0)
-    costs = Costs(0.008, 0.009, 0.010, 0.010)
+    plain = Turn((alone, alone), {1: Costs(*[0.008] * 5)}, 0)
+    costs = Costs(0.008, 0.009, 0.010, 0.010, 0.010)
     together = Half(text, 0.7, 0.22, 0.4, [20, 20], [3] * 20, [1] * 20, 2)
     drafted = Turn((together, together), {1: costs}, 3)
     assert predict(plain, plain, 40) == pytest.approx(1.0)
@@ -43,14 +43,48 @@ def test_a_prediction_is_prompt_rounds_and_what_the_host_adds():
     assert drafted.whole == Half(text * 2, 1.4, 0.44, 0.8, [20] * 4, [3] * 40, [1] * 40, 4)
 
 
-def test_a_round_costs_what_it_does_with_as_many_tokens_as_were_drafted():
-    """Of three rounds one drafts 3 of 3 tokens and takes 10 ms; without a draft it is 7 ms."""
+def test_a_round_costs_what_it_does_with_as_many_tokens_as_were_drafted_and_accepted():
+    """Of three rounds one drafts 3 of 3 tokens and takes 10 ms; without a draft it is 7 ms.
+
+    Accepting all 3 takes 3 ms more, and 1 ms more as one of three rounds accepts them.
+    """
     text = [[0] * 41]
     alone = Half(text, 0.4, 0.0, 0.4, [40], [], [], 1)
-    plain = Turn((alone, alone), {1: Costs(*[0.010] * 4)}, 0)
+    plain = Turn((alone, alone), {1: Costs(*[0.010] * 5)}, 0)
     found = Half(text, 9.9, 0.0, 9.9, [30], [3, 0, 0] * 10, [0] * 30, 1)
-    drafted = Turn((found, found), {1: Costs(0.010, 0.010, 0.010, 0.007)}, 3)
+    drafted = Turn((found, found), {1: Costs(0.010, 0.010, 0.010, 0.007, 0.013)}, 3)
     assert predict(plain, drafted, 40) == pytest.approx(0.4 / (30 * 0.008))
+    found = found._replace(accepted=[3, 0, 0] * 10)
+    read = drafted._replace(halves=(found, found))
+    assert predict(plain, read, 40) == pytest.approx(0.4 / (30 * 0.009), rel=0.01)
+
+
+def test_the_largest_of_several_acceptances_is_counted():
+    half = Half([[0] * 41], 1.0, 0.0, 1.0, [30], [4, 2], [4, 0], 1)
+    alone, four = (half.shares(4, most) for most in (1, 4))
+    assert alone == pytest.approx((0.75, 0.5), abs=0.02)
+    assert four == pytest.approx((0.75, 1 - 0.5**4), abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("parents", "valid", "path"),
+    [
+        ([0, 0, 1, 2], 4, [0, 1, 2, 3]),
+        ([0, 0, 1, 2], 2, [0, 1]),
+        ([0, 0, 0, 1, 2, 3], 6, [0, 1, 3, 5]),
+    ],
+)
+def test_costs_count_a_draft_accepted_whatever_the_target_says(parents, valid, path):
+    nodes = jnp.arange(len(parents))
+    draft = Draft(nodes[None] + 5, jnp.array([parents]), nodes[None] < valid, None)
+    length = jnp.full(1, 3)
+    text = Text(jnp.zeros((1, 24), int), length, length, length, jnp.zeros(1, jnp.int32))
+    sampling = Sampling(jnp.zeros(1), length, jnp.full((1, 1), 99))
+    logits = jnp.zeros((1, len(parents), 99)).at[:, :, 1].set(1.0)
+    verdict = accept_all(jnp.zeros_like(logits), draft, logits, text, sampling, 3)
+    (number,) = verdict.num_accepted.tolist()
+    assert verdict.path[0, : number + 1].tolist() == path
+    assert verdict.tokens[0, : number + 1].tolist() == [*(5 + i for i in path[1:]), 1]
 
 
 def test_costs_count_a_full_draft_where_nothing_matches():
@@ -66,7 +100,7 @@ def test_costs_count_a_full_draft_where_nothing_matches():
 def test_each_half_is_predicted_from_the_other():
     """Three prompts of 40 steps like two of 20 rounds, and two like three of 10; 10 ms each."""
     three, two = ([[0] * 41] * number for number in (3, 2))
-    costs = {1: Costs(*[0.010] * 4)}
+    costs = {1: Costs(*[0.010] * 5)}
     plain = Turn(
         (
             Half(three, 1.2, 0.0, 1.2, [40] * 3, [], [], 3),
@@ -89,9 +123,9 @@ def test_each_half_is_predicted_from_the_other():
 def test_a_batch_ends_with_its_slowest_request():
     """Two of four, of 20 or 40 rounds: 20 together and 20 alone in 4 of 6 batches, else equal."""
     text = [[0] * 41] * 2
-    one = Costs(*[0.006] * 4)
+    one = Costs(*[0.006] * 5)
     alone = Half(text, 0.5, 0.1, 0.4, [40, 40], [], [], 2)
-    plain = Turn((alone, alone), {1: one, 2: Costs(*[0.010] * 4)}, 0)
+    plain = Turn((alone, alone), {1: one, 2: Costs(*[0.010] * 5)}, 0)
     half = Half(text, 0.4, 0.1, 0.3, [20, 40, 20, 40], [], [], 4)
     drafted = plain._replace(halves=(half, half))
     seconds = 0.1 + (5 * 20 + 40) / 6 * 0.010 + 4 * 20 / 6 * 0.006
