@@ -5,7 +5,7 @@ a fixed chain at no cost, and with none. Several rounds run in one call, as in t
 step alone in its call took 1.5 times as long. Times exclude the host's work, by which the rounds of
 a log are longer. They depend on the tokens in two ways: rows of no token are zeros, which products
 skip, so that a round is cheaper where no n-gram or suffix matches; and the suffix index reads what
-was accepted token by token. So a round is timed in all three ways.
+was accepted token by token. So a round is timed as it is, with all drafts rejected, and accepted.
 """
 
 import functools
@@ -17,15 +17,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 from rich.console import Console
 
 from specjax.bench.report import MOST_LOAD, busy
 from specjax.bench.step import fixed_chain
-from specjax.core.sampling import choose, constrain, drafted_path, row_key
+from specjax.core.sampling import row_key
 from specjax.core.types import (
     RUNNING,
-    Draft,
     Drafter,
     Engine,
     Params,
@@ -33,7 +31,6 @@ from specjax.core.types import (
     Rule,
     Sampling,
     Text,
-    Verdict,
 )
 from specjax.drafters.none import none
 from specjax.engine.driver import XLA, init_state
@@ -115,35 +112,24 @@ def always(drafter: Drafter) -> Drafter:
     return drafter._replace(propose=propose)
 
 
-def accept_none(
-    noise: Float[Array, "B N V"],
-    draft: Draft,
-    logits: Float[Array, "B N V"],
-    text: Text,
-    sampling: Sampling,
-    depth: int,
-) -> Verdict:
-    """Do the work of ``walk``, and accept nothing: the target may loop, and loops are drafted."""
-    verdict = walk.verify(noise, draft, logits, text, sampling, depth)
-    return verdict._replace(num_accepted=jnp.minimum(verdict.num_accepted, 0))
+@functools.cache
+def accepting(rule: Rule, everything: bool) -> Rule:
+    """Return a rule that does the same work, and accepts all that was drafted or nothing.
 
+    Nothing: the target may loop, and loops are drafted. Of a tree it accepts one path.
+    """
 
-def accept_all(
-    noise: Float[Array, "B N V"],
-    draft: Draft,
-    logits: Float[Array, "B N V"],
-    text: Text,
-    sampling: Sampling,
-    depth: int,
-) -> Verdict:
-    """Do the work of ``walk``, and accept a path of every valid draft."""
-    path = drafted_path(draft, logits.shape[-1])
-    choice = choose(constrain(logits, path, text, sampling), noise, sampling)
-    nodes = jnp.arange(choice.shape[1])
-    child = draft.parents[:, None] == nodes[None, :, None]
-    child &= (draft.valid & (nodes > 0)[None])[:, None]
-    first = jnp.take_along_axis(draft.tokens, jnp.argmax(child, axis=2), axis=1)
-    return follow(draft, jnp.where(child.any(axis=2) & (choice >= 0), first, choice), depth)
+    def verify(noise, draft, logits, text, sampling, depth):
+        verdict = rule.verify(noise, draft, logits, text, sampling, depth)
+        if not everything:
+            return verdict._replace(num_accepted=jnp.zeros_like(verdict.num_accepted))
+        nodes = jnp.arange(draft.tokens.shape[1])
+        child = draft.parents[:, None] == nodes[None, :, None]
+        child &= (draft.valid & (nodes > 0)[None])[:, None]
+        first = jnp.take_along_axis(draft.tokens, jnp.argmax(child, axis=2), axis=1)
+        return follow(draft, jnp.where(child.any(axis=2), first, verdict.tokens[:, :1]), depth)
+
+    return rule._replace(verify=verify)
 
 
 def round_costs(llm: LLM, batch_size: int, reps: int) -> Costs:
@@ -154,8 +140,9 @@ def round_costs(llm: LLM, batch_size: int, reps: int) -> Costs:
     fixed = fixed_chain(drafted) if drafted else none
     engines = [engine._replace(drafter=drafter, rule=walk) for drafter in (none, fixed)]
     drafting = engine._replace(drafter=always(engine.drafter))
-    rules = (Rule(walk.draw_noise, rule) for rule in (accept_none, accept_all))
-    whole, accepted = (drafting._replace(rule=rule) for rule in rules)
+    whole, accepted = (
+        drafting._replace(rule=accepting(engine.rule, everything)) for everything in (False, True)
+    )
     engines += [whole, engine, accepted]
     calls = [round_timer(one, llm.core.params, batch_size) for one in engines]
     return Costs(*median_in_turns(calls, reps, warm_up=2))

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from specjax.bench import methods
-from specjax.bench.costs import Costs, accept_all, always
+from specjax.bench.costs import Costs, accepting, always
 from specjax.bench.methods import (
     METHODS,
     PLAIN,
@@ -24,6 +24,7 @@ from specjax.drafters.ngram import ngram
 from specjax.engine.plan import slots_of
 from specjax.train.features import SourceConfig
 from specjax.train.head_options import HeadTrainConfig
+from specjax.verify.walk import walk
 
 
 def test_a_prediction_is_prompt_rounds_and_what_the_host_adds():
@@ -81,10 +82,12 @@ def test_costs_count_a_draft_accepted_whatever_the_target_says(parents, valid, p
     text = Text(jnp.zeros((1, 24), int), length, length, length, jnp.zeros(1, jnp.int32))
     sampling = Sampling(jnp.zeros(1), length, jnp.full((1, 1), 99))
     logits = jnp.zeros((1, len(parents), 99)).at[:, :, 1].set(1.0)
-    verdict = accept_all(jnp.zeros_like(logits), draft, logits, text, sampling, 3)
+    inputs = jnp.zeros_like(logits), draft, logits, text, sampling, 3
+    verdict = accepting(walk, True).verify(*inputs)
     (number,) = verdict.num_accepted.tolist()
     assert verdict.path[0, : number + 1].tolist() == path
     assert verdict.tokens[0, : number + 1].tolist() == [*(5 + i for i in path[1:]), 1]
+    assert accepting(walk, False).verify(*inputs).num_accepted.tolist() == [0]
 
 
 def test_costs_count_a_full_draft_where_nothing_matches():
