@@ -44,7 +44,7 @@ Prompts = Sequence[list[int]]  # token ids
 
 PLAIN, FLOAT32 = "plain", "float32"
 DRAWS = 10_000  # batches of a prediction
-COST_REPS = 3  # in each turn; the mean over turns counts
+COST_REPS = 9  # after the turns of each batch size; the mean over the run counts
 SECTION, ALIKE = "methods", "methods-alike"  # of a README: heads that ship, and heads given
 WIDTH = 165  # characters of the table, where there is no terminal
 METHODS: dict[str, dict[str, Any] | None] = {
@@ -90,7 +90,7 @@ class Half(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """One turn of a method, with all that is compared: the machine's speed drifts between turns."""
+    """One turn of a method; what is compared is of one turn, as the machine's speed drifts."""
 
     halves: tuple[Half, Half]
     costs: dict[int, Costs]  # by the number of slots, the batch size last
@@ -169,8 +169,8 @@ def bench_methods(
     if dtype != FLOAT32:
         llms[f"{PLAIN} {FLOAT32}"] = LLM("bundled", dtype=FLOAT32)
     plain = llms[PLAIN]
-    rows: list[dict[str, Any]] = []
-    on = []
+    costs: dict[str, dict[int, list[Costs]]] = {name: {} for name in llms}
+    done, on = [], []
     for kind in KINDS:
         chosen = choose(plain, num_tokens, kind, 2 * MOST_PROMPTS)
         dealt = halves(chosen.completions, [sureness(plain, one) for one in chosen.completions])
@@ -185,9 +185,21 @@ def bench_methods(
             rng = np.random.default_rng(0)
             turn = partial(one_turn, llms, prompts, batch, params, rng)
             (turns,) = take_turns([turn], reps, warm_up=1, started=started)
-            measured = {"prompts": kind, "batch": batch, "temperature": temperature}
-            rows += [measured | row for row in make_rows(turns, num_tokens)]
-            jax.clear_caches()  # all methods' programs of three batch sizes were 65,530 mappings
+            done.append(({"prompts": kind, "batch": batch, "temperature": temperature}, turns))
+            console.print(f"{what}: round costs ...")
+            for name, llm in llms.items():
+                jax.clear_caches()  # a process has 65,530 mappings, a program some 350
+                for size in slots(llm, batch):
+                    again = round_costs(llm, size, COST_REPS)
+                    costs[name].setdefault(size, []).append(again)
+            jax.clear_caches()
+    rows: list[dict[str, Any]] = []
+    for measured, turns in done:
+        counted = {}
+        for name, llm in llms.items():
+            mean = mean_costs(costs[name], slots(llm, measured["batch"]))
+            counted[name] = [Turn(turn[name], mean, llm.core.depth) for turn in turns]
+        rows += [measured | row for row in make_rows(counted, num_tokens)]
     print_rows(rows, console)
     for line in on:
         console.print(line, soft_wrap=True, markup=False)
@@ -268,25 +280,30 @@ def one_turn(
     batch: int,
     params: SamplingParams,
     rng: np.random.Generator,
-) -> dict[str, Turn]:
-    """Return every method's measurements in one turn, the methods interleaved by batch.
+) -> dict[str, tuple[Half, Half]]:
+    """Return every method's results in one turn, the methods interleaved by batch.
 
     Each turn has other batches: with a dozen prompts, those that happen to share one decide when
     it ends.
     """
     dealt = [[half[i] for i in rng.permutation(len(half))] for half in halves]
     one, other = (complete(llms, half, batch, params) for half in dealt)
-    costs = {
-        name: {
-            size: round_costs(llm, size, COST_REPS)
-            for size in (slots_of(batch) if llm.core.depth else (batch,))  # plain: all end together
-        }
-        for name, llm in llms.items()
-    }
-    return {
-        name: Turn((one[name], other[name]), costs[name], llm.core.depth)
-        for name, llm in llms.items()
-    }
+    return {name: (one[name], other[name]) for name in llms}
+
+
+def slots(llm: LLM, batch: int) -> tuple[int, ...]:
+    """Return the numbers of slots that a batch has until it ends; plain requests end together."""
+    return slots_of(batch) if llm.core.depth else (batch,)
+
+
+def mean_costs(costs: Mapping[int, Sequence[Costs]], sizes: Sequence[int]) -> dict[int, Costs]:
+    """Return the mean of what was measured of each size.
+
+    Costs are measured within seconds, completions within minutes. Under other load on memory a
+    plain step takes 1.6 times as long, a round less: with one moment's cost ratio the median
+    prediction of five turns was up to 17% off for n-gram.
+    """
+    return {size: Costs(*map(statistics.fmean, zip(*costs[size], strict=True))) for size in sizes}
 
 
 def predict(plain: Turn, turn: Turn, length: int) -> float:
@@ -331,25 +348,10 @@ def predict_batch(plain: Turn, turn: Turn, known: int, length: int) -> float:
     return own.first / number + host + float(spent @ np.take(rounds, each))
 
 
-def share_costs(turns: Sequence[Turn]) -> list[Turn]:
-    """Return the turns with their costs replaced by the mean over turns.
-
-    Costs are measured within one second, a turn's completions within ten. Under other load on
-    memory a plain step takes 1.6 times as long, a round less: with each turn's own cost ratio the
-    median prediction of five turns was up to 17% off for n-gram.
-    """
-    mean = {
-        size: Costs(*map(statistics.fmean, zip(*(one.costs[size] for one in turns), strict=True)))
-        for size in turns[0].costs
-    }
-    return [one._replace(costs=mean) for one in turns]
-
-
-def make_rows(turns: Sequence[Mapping[str, Turn]], num_tokens: int) -> list[dict[str, Any]]:
+def make_rows(turns: Mapping[str, Sequence[Turn]], num_tokens: int) -> list[dict[str, Any]]:
     """Return a row of each method; speedups are medians of the ratios turn by turn."""
-    counted = {name: share_costs([turn[name] for turn in turns]) for name in turns[0]}
-    rows, plains = [], counted[PLAIN]
-    for name, own in counted.items():
+    rows, plains = [], turns[PLAIN]
+    for name, own in turns.items():
         pairs = list(zip(plains, own, strict=True))
         last, costs = own[-1].whole, own[-1].costs[max(own[-1].costs)]
         num = sum(map(len, last.tokens))
