@@ -151,7 +151,9 @@ def round_costs(llm: LLM, batch_size: int, reps: int) -> Costs:
 def round_timer(engine: Engine, params: Params, batch_size: int) -> Callable[[], float]:
     """Return a function that runs rounds from the same context and returns the seconds of one."""
     most = max((engine.window - CONTEXT) // (engine.drafter.depth + 1) - 1, 1)
-    vocab_size, capacity = engine.target.vocab_size, 2 * engine.window
+    # Texts of the window's length, as served: of twice that, XLA splits every look into a suffix
+    # index between threads, and to append a token takes 100 us instead of 20
+    vocab_size, capacity = engine.target.vocab_size, engine.window
     tokens = np.random.default_rng(0).integers(0, vocab_size, (batch_size, capacity))
 
     def full(value: int):
