@@ -39,7 +39,7 @@ from specjax.host.files import write_json
 from specjax.measure.turns import median_in_turns
 from specjax.verify.walk import follow, walk
 
-CONTEXT, WINDOW = 200, 256  # tokens
+CONTEXT, WINDOW = 128, 256  # tokens: some 25 rounds of K = 4 in a call, as where texts are served
 
 
 def bench_costs(
