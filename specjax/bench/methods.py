@@ -90,10 +90,10 @@ class Half(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """One turn of a method; what is compared is of one turn, as the machine's speed drifts."""
+    """One turn of a method, compared with other methods' since the machine's speed drifts."""
 
     halves: tuple[Half, Half]
-    costs: dict[int, Costs]  # by the number of slots, the batch size last
+    costs: dict[int, Costs]  # of the whole run, by the number of slots, the batch size last
     depth: int  # K
 
     @property
@@ -190,8 +190,7 @@ def bench_methods(
             for name, llm in llms.items():
                 jax.clear_caches()  # a process has 65,530 mappings, a program some 350
                 for size in slots(llm, batch):
-                    again = round_costs(llm, size, COST_REPS)
-                    costs[name].setdefault(size, []).append(again)
+                    costs[name].setdefault(size, []).append(round_costs(llm, size, COST_REPS))
             jax.clear_caches()
     rows: list[dict[str, Any]] = []
     for measured, turns in done:
