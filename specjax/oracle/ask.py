@@ -46,9 +46,9 @@ def ask(job: Mapping[str, Any], *, timeout: float = TIMEOUT, threads: int = 1) -
     """Run one job in a vLLM process of its own and return its answer.
 
     ``driver.py`` says what each kind of job holds and answers. ``repairs`` False asks the
-    stock wheel. ``beside`` True lets vLLM's process import specjax, and of this Python's packages
-    those that vLLM's own environment lacks. ``threads`` is OpenMP's: one is fastest for tiny
-    models on a busy machine.
+    stock wheel, which finds threes in memory that nobody wrote. ``beside`` True lets vLLM's
+    process import specjax, and of this Python's packages those that vLLM's own environment lacks.
+    ``threads`` is OpenMP's: one is fastest for tiny models on a busy machine.
 
     Raises:
         ValueError: the job has an unknown kind, field or method, or lacks a field.
