@@ -211,7 +211,7 @@ def certify_all(names: Sequence[str] = (), kinds: Sequence[str] = ()) -> Iterato
     pairs = {pair.name: pair for pair in shipped_pairs()}
     for name, known in [(one, pairs) for one in names] + [(one, REQUESTS) for one in kinds]:
         if name not in known:
-            raise ValueError(f"there is no {name!r}: choose from {', '.join(known)}")
+            raise ValueError(f"there is no {name!r}: choose from {'; '.join(known)}")
     for name in names or pairs:
         every = REQUESTS if name in SEVERAL and not names else ("plain",)
         for kind in kinds or every:
